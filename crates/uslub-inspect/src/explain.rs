@@ -43,6 +43,8 @@ pub enum Meaning {
     Large(u64, u64),
     /// In a huge object: its address, and its bytes.
     Huge(u64, u64),
+    /// In a large or huge object in quarantine: its address, and its bytes.
+    Quarantined(u64, u64),
     /// In a free page: the number of the page, and whether it may still hold old bytes.
     FreePage(u64, bool),
     /// In a page that is being made or freed just now.
@@ -81,7 +83,10 @@ impl Heap<'_> {
             .iter()
             .find(|&&(start, bytes)| (start..start + bytes).contains(&at));
         if let Some(&(start, bytes)) = huge {
-            return Meaning::Huge(start, bytes);
+            return match self.quarantined_large().has(start..start + bytes) {
+                true => Meaning::Quarantined(start, bytes),
+                false => Meaning::Huge(start, bytes),
+            };
         }
         match map_of(self.memory.maps(), at) {
             Some(map) => Meaning::NotOurs(map.clone()),
@@ -156,7 +161,11 @@ impl Heap<'_> {
             _ => {}
         });
         if let Some((first, pages)) = large {
-            return Meaning::Large(self.address(first), pages * PAGE);
+            let (start, bytes) = (self.address(first), pages * PAGE);
+            return match self.quarantined_large().has(start..start + bytes) {
+                true => Meaning::Quarantined(start, bytes),
+                false => Meaning::Large(start, bytes),
+            };
         }
         debug_assert!(is_free || is_kept || at >= self.arena().base);
         Meaning::FreePage(page, is_kept || Blocks::new(self).is_dirty(page))

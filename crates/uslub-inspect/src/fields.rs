@@ -3,6 +3,9 @@
 use crate::error::Result;
 use crate::layout::{Field, Layout};
 
+/// Most bytes of a ring of freed objects.
+const RING_MOST: usize = 1 << 16;
+
 /// The fields of a cache's record, from the record's start.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CacheFields {
@@ -95,6 +98,8 @@ pub(crate) struct Fields {
     pub huge: Option<HugeFields>,
     pub store: Option<Field>,
     pub peak_large: Option<Field>,
+    /// The rings of freed objects that wait: of size classes, and large ones.
+    pub quarantine: Option<(Field, Field)>,
 }
 
 /// The fields of the table of huge objects, from the allocator's start.
@@ -283,6 +288,17 @@ impl Fields {
                 Some(within(memory + meta.at, used))
             }),
             peak_large: layout.number("Allocator.peak_large", 8).ok(),
+            quarantine: Self::quarantine(layout),
         })
+    }
+
+    /// `None` if the version does not describe quarantine.
+    fn quarantine(layout: &Layout) -> Option<(Field, Field)> {
+        let outer = layout.field("Allocator.quarantine").ok()?.at;
+        let ring = |name| {
+            let ring = layout.field(name).ok()?;
+            (ring.bytes <= RING_MOST).then(|| within(outer, ring))
+        };
+        Some((ring("Quarantine.small")?, ring("Quarantine.large")?))
     }
 }

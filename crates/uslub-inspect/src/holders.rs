@@ -234,9 +234,16 @@ impl<'h, 'm> Owners<'h, 'm> {
                 large.push((heap.address(first), pages * PAGE));
             }
         });
+        let quarantine = heap.quarantined_large();
+        let waits = |&(at, bytes): &(u64, u64)| quarantine.has(at..at + bytes);
+        large.retain(|object| !waits(object));
+        let (kept, huge): (Vec<_>, Vec<_>) = heap.huge_objects().into_iter().partition(waits);
+        let mut records = heap.records(&caches);
+        let kept = kept.into_iter().map(|(at, bytes)| at..at + bytes);
+        records.extend(kept.map(|range| (range, "an object in quarantine")));
         Self {
-            records: heap.records(&caches),
-            huge: heap.huge_objects(),
+            records,
+            huge,
             cached: HashMap::new(),
             slabs: HashMap::new(),
             heap,

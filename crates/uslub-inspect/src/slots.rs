@@ -3,6 +3,7 @@
 //! | state | found in |
 //! |---|---|
 //! | in a sheaf | the sheaves of CPUs and barns |
+//! | in quarantine | the rings of freed objects of the hardened mode |
 //! | deferred | the stack of objects freed where waiting is forbidden |
 //! | on the freelist | the links in the free objects themselves, with the cache's secret |
 //! | fresh | the slab's position in its order: never handed out since the slab was last empty |
@@ -30,6 +31,8 @@ pub enum State {
         /// Objects in the sheaf.
         len: usize,
     },
+    /// Freed in the hardened mode, and waits before it can be handed out again.
+    Quarantined,
     /// Freed where waiting is forbidden; not in its slab yet.
     Deferred,
     /// Free, on its slab's freelist: how many leave before it.
@@ -48,6 +51,7 @@ impl State {
                 ..
             } => "waiting",
             State::InSheaf { .. } => "cached",
+            State::Quarantined => "quarantined",
             State::Deferred => "deferred",
             State::OnFreelist(_) => "free",
             State::Fresh => "fresh",
@@ -78,9 +82,12 @@ impl Heap<'_> {
             .ok_or_else(|| Error::NoCache(name.to_owned()))
     }
 
-    /// The objects of a cache in sheaves and on the stack of deferred frees.
+    /// The objects of a cache in sheaves, in quarantine and on the stack of deferred frees.
     pub fn cached_objects(&self, cache: &Cache) -> Cached {
         let mut cached = Cached::default();
+        let quarantined = self.quarantined_of(cache).into_iter();
+        let states = quarantined.map(|at| (at, State::Quarantined));
+        cached.states.extend(states);
         let one = std::slice::from_ref(cache);
         let words = self.region_words(one);
         let sheaves = self.slot_sheaves(one, &words);
@@ -203,8 +210,8 @@ impl Heap<'_> {
         cache.node_records.len()
     }
 
-    /// Calls `visit` with the object's address and the state of each slot of a cache until it returns
-    /// false.
+    /// Calls `visit` with the object's address and the state of each slot of a cache, until it
+    /// returns false.
     pub fn for_each_slot(&self, cache: &Cache, mut visit: impl FnMut(u64, State) -> bool) {
         let cached = self.cached_objects(cache);
         let mut goes_on = true;

@@ -87,7 +87,7 @@ fn compare_slots(world: &World, heap: &Heap<'_>) {
             );
             match state {
                 State::Live => live += 1,
-                State::InSheaf { .. } | State::Deferred => cached += 1,
+                State::InSheaf { .. } | State::Deferred | State::Quarantined => cached += 1,
                 State::OnFreelist(_) | State::Fresh => free += 1,
             }
             true

@@ -1,4 +1,4 @@
-//! The reader against allocators in other modes: debugged caches.
+//! The reader against allocators in other modes: debugged caches, quarantine.
 
 mod support;
 
@@ -6,6 +6,7 @@ use support::World;
 use uslub_core::Gfp;
 use uslub_core::args::{CacheArgs, Flags};
 use uslub_core::debug::DebugFlags;
+use uslub_core::tunables::Tunables;
 use uslub_inspect::explain::{Meaning, Slot};
 use uslub_inspect::holders::{self, Place};
 use uslub_inspect::slots::State;
@@ -126,4 +127,91 @@ fn a_word_in_a_debugged_object_holds_but_not_one_beside_it() {
     let inside = Place::Slot(name, live[1], State::Live);
     assert_eq!(place(live[1]), Some(&inside));
     assert!(matches!(place(live[2] - 8), Some(Place::Record(_))));
+}
+
+/// A hardened allocator with twenty objects of `bytes` bytes; every second one is freed.
+fn hardened(bytes: usize) -> (World, Vec<u64>, Vec<u64>) {
+    let tunables = Tunables {
+        hardened: 1,
+        ..Tunables::DEFAULT
+    };
+    let world = World::with(7, &[0], tunables);
+    let objects: Vec<_> = (0..20)
+        .map(|_| world.slub.hard_alloc(bytes, 1, Gfp::KERNEL) as u64)
+        .collect();
+    assert!(!objects.contains(&0));
+    let even = |n: usize| {
+        objects
+            .iter()
+            .skip(n)
+            .step_by(2)
+            .copied()
+            .collect::<Vec<_>>()
+    };
+    let (live, freed) = (even(1), even(0));
+    for &object in &freed {
+        // SAFETY: live until now.
+        unsafe { world.slub.hard_free(object as *mut u8) };
+    }
+    (world, live, freed)
+}
+
+#[test]
+fn small_objects_in_quarantine_are_cached_and_free() {
+    let (world, live, freed) = hardened(700);
+    let process = World::process();
+    let mut heap = world.heap(&process);
+    let name = slot(&heap, live[0]).cache.name;
+    for depth in [Depth::Full, Depth::Light] {
+        let look = heap.look(depth).expect("a look");
+        let row = look.rows.iter().find(|row| row.cache.name == name);
+        let row = row.expect("the cache");
+        assert_eq!(row.quarantined, 10);
+        assert!(row.cached >= 10 && row.uncertain == 0);
+        assert_eq!(row.live(), (depth == Depth::Full).then_some(10));
+        let bytes = 10 * u64::from(row.cache.size);
+        assert_eq!(look.quarantined(), (10, bytes));
+    }
+    let full: u64 = heap
+        .fullness(Some(&name))
+        .iter()
+        .map(|full| full.live())
+        .sum();
+    assert_eq!(full, 10);
+    for &at in &freed {
+        assert_eq!(slot(&heap, at).state, State::Quarantined);
+    }
+    for &at in &live {
+        assert_eq!(slot(&heap, at).state, State::Live);
+    }
+}
+
+#[test]
+fn large_and_huge_objects_in_quarantine_are_not_live() {
+    for bytes in [20_000, 400_000] {
+        let (world, live, freed) = hardened(bytes);
+        let process = World::process();
+        let mut heap = world.heap(&process);
+        let look = heap.look(Depth::Full).expect("a look");
+        let huge = look.huge.map_or(0, |(live, _)| live);
+        let whole = (bytes.next_multiple_of(4096) + 2 * 4096) as u64;
+        assert_eq!(look.pages.large_objects + look.huge_objects, 10, "{bytes}");
+        assert_eq!(look.quarantined_large.0, 10);
+        assert!(look.quarantined_large.1 >= 10 * whole);
+        assert_eq!(look.pages.large * 4096 + huge, look.quarantined_large.1);
+        assert!(look.live_bytes() < 15 * whole && look.cached_bytes() >= 10 * whole);
+        for &at in &freed {
+            assert!(
+                matches!(heap.explain(at), Meaning::Quarantined(..)),
+                "{bytes}"
+            );
+        }
+        for &at in &live {
+            let meaning = heap.explain(at);
+            assert!(
+                matches!(meaning, Meaning::Large(..) | Meaning::Huge(..)),
+                "{meaning:?}"
+            );
+        }
+    }
 }

@@ -91,6 +91,12 @@ fn push_meaning(out: &mut String, heap: &Heap<'_>, at: u64, meaning: &Meaning) {
             bytes(at - start),
             units::size(*length)
         ),
+        Meaning::Quarantined(start, length) => writeln!(
+            out,
+            "{} into a FREE object of {} in quarantine ({start:#x})",
+            bytes(at - start),
+            units::size(*length)
+        ),
         Meaning::FreePage(page, true) => writeln!(
             out,
             "in a FREE page of uslub (number {page}) that may still hold old bytes"
@@ -150,6 +156,7 @@ pub fn state(state: State) -> String {
             };
             format!("{place}, {}", nth(from_top, len))
         }
+        State::Quarantined => "in quarantine: freed, and waits".to_owned(),
         State::Deferred => "freed where waiting is forbidden, not in its slab yet".to_owned(),
         State::OnFreelist(0) => "on the freelist of its slab, the first".to_owned(),
         State::OnFreelist(n) => format!("on the freelist of its slab, number {}", n + 1),

@@ -67,6 +67,10 @@ fn meaning(heap: &Heap<'_>, value: u64) -> Option<String> {
             "{} into a live large object",
             explain::bytes(value - start)
         )),
+        Meaning::Quarantined(start, _) => Some(format!(
+            "{} into a FREE object in quarantine",
+            explain::bytes(value - start)
+        )),
         Meaning::FreePage(..) => Some("in a FREE page".to_owned()),
         _ => None,
     }

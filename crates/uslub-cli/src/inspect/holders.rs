@@ -110,6 +110,10 @@ fn object(heaps: &[Heap<'_>], at: u64) -> Object {
             range: start..start.saturating_add(bytes),
             is_live: true,
         }),
+        Meaning::Quarantined(start, bytes) => Some(Object {
+            range: start..start.saturating_add(bytes),
+            is_live: false,
+        }),
         _ => None,
     });
     found.unwrap_or(Object {
