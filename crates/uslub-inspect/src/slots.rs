@@ -11,7 +11,6 @@
 
 use std::collections::HashMap;
 
-use crate::error::{Error, Result};
 use crate::heap::{Cache, Heap};
 use crate::memory::PAGE;
 use crate::pages::{Slab, Span};
@@ -69,17 +68,11 @@ pub struct Cached {
 pub type FreeSlots = HashMap<u32, State>;
 
 impl Heap<'_> {
-    /// The cache with a name; the largest index, if several have it.
-    ///
-    /// # Errors
-    ///
-    /// If no cache has it.
-    pub fn cache_named(&self, name: &str) -> Result<Cache> {
-        let (caches, _) = self.caches();
-        let mut named = caches.into_iter().filter(|cache| cache.name == name);
-        named
-            .next_back()
-            .ok_or_else(|| Error::NoCache(name.to_owned()))
+    /// The caches with a name, by index: several may have it.
+    pub fn caches_named(&self, name: &str) -> Vec<Cache> {
+        let (mut caches, _) = self.caches();
+        caches.retain(|cache| cache.name == name);
+        caches
     }
 
     /// The objects of a cache in sheaves, in quarantine and on the stack of deferred frees.

@@ -70,7 +70,7 @@ fn objects_of_debugged_caches_are_told_apart_and_begin_behind_the_red_zone() {
         let look = heap.look(Depth::Full).expect("a look");
         let row = look.rows.iter().find(|row| row.cache.name == "debugged");
         assert_eq!(row.and_then(|row| row.live()), Some(10), "{debug:?}");
-        let cache = heap.cache_named("debugged").expect("the cache");
+        let cache = heap.caches_named("debugged").remove(0);
         assert_eq!(u64::from(cache.object_bytes()), BYTES);
         let mut found = Vec::new();
         heap.for_each_slot(&cache, |at, state| {
