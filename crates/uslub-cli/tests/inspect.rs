@@ -381,3 +381,57 @@ fn an_unknown_cache_is_refused() {
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(error.contains("no cache is called 'sesion'"), "{error}");
 }
+
+/// Two caches with one name, and the address of an object of each.
+const NAMESAKES: &str = r#"
+#include <stdio.h>
+#include <uslub.h>
+int main(void)
+{
+    struct uslub_cache_args args = { .size = 200 };
+    setvbuf(stdin, NULL, _IONBF, 0);
+    setvbuf(stdout, NULL, _IONBF, 0);
+    for (int i = 0; i < 2; i++) {
+        struct uslub_cache *dup = uslub_cache_create("dup", &args);
+        printf("object %d = %zu\n", i, (size_t)uslub_cache_alloc(dup, USLUB_GFP_KERNEL));
+    }
+    puts("ready");
+    getchar();
+    return 0;
+}
+"#;
+
+#[test]
+fn all_caches_of_a_name_are_listed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let library = library("uslub-capi", "libuslub_capi.so");
+    let installed = folder.path().join("libuslub.so.0");
+    fs::copy(&library, &installed).expect("a copy");
+    let include = concat!(env!("CARGO_MANIFEST_DIR"), "/../uslub-capi/include");
+    let program = folder.path().join("namesakes");
+    if !compile(NAMESAKES, &["-I", include, text(&installed)], &program) {
+        assert!(!has_cc(), "the program does not compile");
+        return;
+    }
+    let paused =
+        Paused::start(Command::new(&program).env("LD_LIBRARY_PATH", folder.path())).at_rest();
+    let pid = paused.pid();
+    let listed = said(&["list", &pid, "dup", "--limit", "1"]);
+    let lines: Vec<_> = listed.lines().collect();
+    assert_eq!(lines.len(), 4, "{listed}");
+    for n in 0..2 {
+        let (title, object) = (lines[2 * n], lines[2 * n + 1]);
+        let is_title = title.starts_with("'dup', cache ")
+            && title.ends_with(" of the allocator 'c' in libuslub.so.0:");
+        assert!(is_title, "{listed}");
+        let own = paused.own(&format!("object {n}"));
+        assert_eq!(object, format!("{own:#x}  live"), "{listed}");
+        assert!(said(&["map", &pid, "dup"]).contains(title));
+    }
+    let map = serde_json::from_str::<serde_json::Value>(&said(&["map", &pid, "dup", "--json"]));
+    let map = map.expect("JSON");
+    let indices: Vec<_> = (map["caches"].as_array().expect("caches").iter())
+        .map(|cache| number(&cache["index"]))
+        .collect();
+    assert!(indices.len() == 2 && indices[0] != indices[1], "{map}");
+}

@@ -23,6 +23,7 @@ use core::mem::offset_of;
 
 use crate::cache::KmemCache;
 use crate::cache::allocator::Allocator;
+use crate::cache::quarantine::Quarantine;
 use crate::layout::{Row, count, join};
 use crate::memory::block::{BLOCK_PAGES, Block};
 use crate::memory::mapped::MappedObjects;
@@ -203,7 +204,7 @@ const CONSTANTS: &[Row] = &[
 ];
 
 /// Room for rows; 12 bytes each.
-const MOST_ROWS: usize = 140;
+const MOST_ROWS: usize = 160;
 
 /// The counters: the value of each row is the counter's index.
 const STATS: [Row; STAT_SLOTS] = {
@@ -228,6 +229,7 @@ impl<P: Platform> Allocator<P> {
         SheafList::ROWS,
         Deferred::ROWS,
         SlabCache::<P>::ROWS,
+        SlabCache::<P>::DEBUG_ROWS,
         SheafCache::<P>::ROWS,
         KmemCache::<P>::ROWS,
         Node::<P>::ROWS,
@@ -235,6 +237,7 @@ impl<P: Platform> Allocator<P> {
         &Barn::<P>::LISTS,
         Base::<P>::ROWS,
         Self::ROWS,
+        Quarantine::ROWS,
         crate::layout::rows!("Memory", Memory<P>, [zone, meta, mapped, large_pages, pcp]),
         crate::layout::rows!("Zone", Zone<P>, [arena]),
         MappedObjects::<P>::ROWS,

@@ -39,7 +39,7 @@ pub struct Bridge {
     pub resident: u64,
     /// Objects that the program holds.
     pub live: u64,
-    /// Free objects in sheaves.
+    /// Free objects in sheaves and in quarantine.
     pub cached: u64,
     /// Free slots in slabs.
     pub free: u64,
@@ -97,11 +97,18 @@ impl Bridge {
         let (caches, _) = heap.caches();
         let mut slabs = vec![0; caches.len()];
         let mut pages = Residents::new(process, heap);
+        let quarantine = heap.quarantined_large();
         heap.walk(&caches, |span| match span {
             Span::Slab(place, slab) => {
                 slabs[place] += PAGE * pages.count(slab.page, caches[place].slab_pages());
             }
-            Span::Large(first, n) => self.live += PAGE * pages.count(first, n),
+            Span::Large(first, n) => {
+                let bytes = PAGE * pages.count(first, n);
+                match quarantine.has(heap.address(first)..heap.address(first + n)) {
+                    true => self.cached += bytes,
+                    false => self.live += bytes,
+                }
+            }
             Span::Kept(first, n) | Span::Free(first, n) => {
                 self.kept += PAGE * pages.count(first, n)
             }
@@ -123,7 +130,11 @@ impl Bridge {
             self.free += left;
         }
         for (at, bytes) in heap.huge_objects() {
-            self.live += PAGE * resident(process, at, bytes.div_ceil(PAGE));
+            let resident = PAGE * resident(process, at, bytes.div_ceil(PAGE));
+            match quarantine.has(at..at + bytes) {
+                true => self.cached += resident,
+                false => self.live += resident,
+            }
         }
         self.tables += heap.resident_tables(process, &caches);
     }

@@ -10,10 +10,12 @@ use crate::slots::State;
 pub struct Slot {
     /// Its cache.
     pub cache: Cache,
-    /// Its address.
+    /// The address of its object: the slot's own, unless a red zone of debugging lies before it.
     pub at: u64,
-    /// Bytes from its start to the address.
+    /// Bytes from the object's start to the address; 0 in front of it.
     pub offset: u64,
+    /// Bytes from the address to the object's start; 0 unless the address is in front of it.
+    pub in_front: u64,
     /// Its number in the slab.
     pub number: u32,
     /// What it is doing.
@@ -41,6 +43,8 @@ pub enum Meaning {
     Large(u64, u64),
     /// In a huge object: its address, and its bytes.
     Huge(u64, u64),
+    /// In a large or huge object in quarantine: its address, and its bytes.
+    Quarantined(u64, u64),
     /// In a free page: the number of the page, and whether it may still hold old bytes.
     FreePage(u64, bool),
     /// In a page that is being made or freed just now.
@@ -79,7 +83,10 @@ impl Heap<'_> {
             .iter()
             .find(|&&(start, bytes)| (start..start + bytes).contains(&at));
         if let Some(&(start, bytes)) = huge {
-            return Meaning::Huge(start, bytes);
+            return match self.quarantined_large().has(start..start + bytes) {
+                true => Meaning::Quarantined(start, bytes),
+                false => Meaning::Huge(start, bytes),
+            };
         }
         match map_of(self.memory.maps(), at) {
             Some(map) => Meaning::NotOurs(map.clone()),
@@ -109,15 +116,16 @@ impl Heap<'_> {
         let (cached, free) = (self.cached_objects(&cache), self.free_slots(&cache, &slab));
         let state = |number: u32| {
             let free = free.get(&number).copied();
-            let cached = || cached.state(base + u64::from(number) * size);
+            let cached = || cached.state(cache.object_at(base, number));
             free.or_else(cached).unwrap_or(State::Live)
         };
         let number = number as u32;
         let behind = Some(number + 1).filter(|&n| n < cache.objects);
-        let start = base + u64::from(number) * size;
+        let start = cache.object_at(base, number);
         Meaning::Slot(Box::new(Slot {
             at: start,
-            offset: at - start,
+            offset: at.saturating_sub(start),
+            in_front: start.saturating_sub(at),
             number,
             state: state(number),
             page: first,
@@ -153,7 +161,11 @@ impl Heap<'_> {
             _ => {}
         });
         if let Some((first, pages)) = large {
-            return Meaning::Large(self.address(first), pages * PAGE);
+            let (start, bytes) = (self.address(first), pages * PAGE);
+            return match self.quarantined_large().has(start..start + bytes) {
+                true => Meaning::Quarantined(start, bytes),
+                false => Meaning::Large(start, bytes),
+            };
         }
         debug_assert!(is_free || is_kept || at >= self.arena().base);
         Meaning::FreePage(page, is_kept || Blocks::new(self).is_dirty(page))

@@ -3,6 +3,9 @@
 use crate::error::Result;
 use crate::layout::{Field, Layout};
 
+/// Most bytes of a ring of freed objects.
+const RING_MOST: usize = 1 << 16;
+
 /// The fields of a cache's record, from the record's start.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CacheFields {
@@ -31,6 +34,8 @@ pub(crate) struct CacheFields {
     pub object_size: Field,
     pub users: Field,
     pub peak_slabs: Option<Field>,
+    pub debug_left: Option<Field>,
+    pub debug_object: Option<Field>,
 }
 
 /// The fields of a descriptor.
@@ -93,6 +98,8 @@ pub(crate) struct Fields {
     pub huge: Option<HugeFields>,
     pub store: Option<Field>,
     pub peak_large: Option<Field>,
+    /// The rings of freed objects that wait: of size classes, and large ones.
+    pub quarantine: Option<(Field, Field)>,
 }
 
 /// The fields of the table of huge objects, from the allocator's start.
@@ -162,6 +169,8 @@ impl CacheFields {
             object_size: layout.number("KmemCache.object_size", 4)?,
             users: layout.number("KmemCache.users", 4)?,
             peak_slabs: slab("SlabCache.peak_slabs", 8).ok(),
+            debug_left: slab("SlabCache.debug_left", 4).ok(),
+            debug_object: slab("SlabCache.debug_object", 4).ok(),
         })
     }
 }
@@ -279,6 +288,17 @@ impl Fields {
                 Some(within(memory + meta.at, used))
             }),
             peak_large: layout.number("Allocator.peak_large", 8).ok(),
+            quarantine: Self::quarantine(layout),
         })
+    }
+
+    /// `None` if the version does not describe quarantine.
+    fn quarantine(layout: &Layout) -> Option<(Field, Field)> {
+        let outer = layout.field("Allocator.quarantine").ok()?.at;
+        let ring = |name| {
+            let ring = layout.field(name).ok()?;
+            (ring.bytes <= RING_MOST).then(|| within(outer, ring))
+        };
+        Some((ring("Quarantine.small")?, ring("Quarantine.large")?))
     }
 }

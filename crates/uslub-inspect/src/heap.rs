@@ -83,6 +83,10 @@ pub struct Cache {
     pub(crate) deferred_first: u64,
     /// Flushes under way.
     pub flushes: u64,
+    /// Bytes from a slot's start to its object: the red zone of a debugged cache.
+    pub left: u32,
+    /// Bytes of a debugged cache's objects; 0 if it is not debugged.
+    pub(crate) debug_object: u32,
     pub(crate) link_offset: u32,
     pub(crate) secret: u64,
     pub(crate) random: u64,
@@ -94,6 +98,20 @@ impl Cache {
     /// Pages of a slab.
     pub fn slab_pages(&self) -> u64 {
         1 << self.order
+    }
+
+    /// Bytes of a slot that an object has: all of them, unless debugging keeps some.
+    pub fn object_bytes(&self) -> u32 {
+        match self.debug_object {
+            0 => self.size,
+            bytes => bytes,
+        }
+    }
+
+    /// The address of the object in a slot of a slab that begins at `base`.
+    pub(crate) fn object_at(&self, base: u64, slot: u32) -> u64 {
+        let offset = u64::from(slot) * u64::from(self.size) + u64::from(self.left);
+        base.wrapping_add(offset)
     }
 }
 
@@ -366,6 +384,8 @@ impl<'m> Heap<'m> {
             deferred: f.deferred_len.of(record),
             deferred_first: f.deferred_first.of(record),
             flushes: f.flushes.of(record),
+            left: f.debug_left.map_or(0, |left| left.of(record) as u32),
+            debug_object: f.debug_object.map_or(0, |object| object.of(record) as u32),
             link_offset: f.link_offset.of(record) as u32,
             secret: f.secret.of(record),
             random: f.random.of(record),
@@ -376,6 +396,7 @@ impl<'m> Heap<'m> {
         let is_possible = usize::from(cache.id) == self.word_of(index)
             && cache.order <= ORDER_MAX
             && cache.size > 0
+            && u64::from(cache.left) + u64::from(cache.debug_object) <= u64::from(cache.size)
             && cache.objects > 0
             && slots <= PAGE << cache.order;
         if !is_possible {

@@ -234,9 +234,16 @@ impl<'h, 'm> Owners<'h, 'm> {
                 large.push((heap.address(first), pages * PAGE));
             }
         });
+        let quarantine = heap.quarantined_large();
+        let waits = |&(at, bytes): &(u64, u64)| quarantine.has(at..at + bytes);
+        large.retain(|object| !waits(object));
+        let (kept, huge): (Vec<_>, Vec<_>) = heap.huge_objects().into_iter().partition(waits);
+        let mut records = heap.records(&caches);
+        let kept = kept.into_iter().map(|(at, bytes)| at..at + bytes);
+        records.extend(kept.map(|range| (range, "an object in quarantine")));
         Self {
-            records: heap.records(&caches),
-            huge: heap.huge_objects(),
+            records,
+            huge,
             cached: HashMap::new(),
             slabs: HashMap::new(),
             heap,
@@ -278,7 +285,11 @@ impl<'h, 'm> Owners<'h, 'm> {
         if number >= u64::from(cache.objects) {
             return None;
         }
-        let start = base + number * size;
+        let start = cache.object_at(base, number as u32);
+        let is_object = at >= start && at - start < u64::from(cache.object_bytes());
+        if !is_object {
+            return Some(Place::Record("what debugging keeps beside an object"));
+        }
         let state = free.get(&(number as u32)).copied().or_else(|| {
             let cached = self.cached.entry(cache.index);
             let cached = cached.or_insert_with(|| heap.cached_objects(cache));

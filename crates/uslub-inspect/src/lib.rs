@@ -26,6 +26,7 @@
 //! | `snapshot` | a look at all caches |
 //! | `bridge` | the way from the resident memory to the live objects |
 //! | `slots`, `explain` | the state of each slot; what an address is |
+//! | `quarantine` | freed objects of the hardened mode that wait |
 //! | `fullness` | how full the slabs are; sheaves of one cache |
 //! | `counters` | calls of each cache, by CPU slot; events of the slow paths |
 //! | `holders` | who points to an object |
@@ -61,6 +62,7 @@ pub mod memory;
 pub mod pages;
 pub mod proc_text;
 pub mod process;
+mod quarantine;
 pub mod root;
 pub mod sheaves;
 pub mod slots;

@@ -3,6 +3,7 @@
 //! | state | found in |
 //! |---|---|
 //! | in a sheaf | the sheaves of CPUs and barns |
+//! | in quarantine | the rings of freed objects of the hardened mode |
 //! | deferred | the stack of objects freed where waiting is forbidden |
 //! | on the freelist | the links in the free objects themselves, with the cache's secret |
 //! | fresh | the slab's position in its order: never handed out since the slab was last empty |
@@ -10,7 +11,6 @@
 
 use std::collections::HashMap;
 
-use crate::error::{Error, Result};
 use crate::heap::{Cache, Heap};
 use crate::memory::PAGE;
 use crate::pages::{Slab, Span};
@@ -30,6 +30,8 @@ pub enum State {
         /// Objects in the sheaf.
         len: usize,
     },
+    /// Freed in the hardened mode, and waits before it can be handed out again.
+    Quarantined,
     /// Freed where waiting is forbidden; not in its slab yet.
     Deferred,
     /// Free, on its slab's freelist: how many leave before it.
@@ -48,6 +50,7 @@ impl State {
                 ..
             } => "waiting",
             State::InSheaf { .. } => "cached",
+            State::Quarantined => "quarantined",
             State::Deferred => "deferred",
             State::OnFreelist(_) => "free",
             State::Fresh => "fresh",
@@ -65,22 +68,19 @@ pub struct Cached {
 pub type FreeSlots = HashMap<u32, State>;
 
 impl Heap<'_> {
-    /// The cache with a name; the largest index, if several have it.
-    ///
-    /// # Errors
-    ///
-    /// If no cache has it.
-    pub fn cache_named(&self, name: &str) -> Result<Cache> {
-        let (caches, _) = self.caches();
-        let mut named = caches.into_iter().filter(|cache| cache.name == name);
-        named
-            .next_back()
-            .ok_or_else(|| Error::NoCache(name.to_owned()))
+    /// The caches with a name, by index: several may have it.
+    pub fn caches_named(&self, name: &str) -> Vec<Cache> {
+        let (mut caches, _) = self.caches();
+        caches.retain(|cache| cache.name == name);
+        caches
     }
 
-    /// The objects of a cache in sheaves and on the stack of deferred frees.
+    /// The objects of a cache in sheaves, in quarantine and on the stack of deferred frees.
     pub fn cached_objects(&self, cache: &Cache) -> Cached {
         let mut cached = Cached::default();
+        let quarantined = self.quarantined_of(cache).into_iter();
+        let states = quarantined.map(|at| (at, State::Quarantined));
+        cached.states.extend(states);
         let one = std::slice::from_ref(cache);
         let words = self.region_words(one);
         let sheaves = self.slot_sheaves(one, &words);
@@ -119,6 +119,8 @@ impl Heap<'_> {
         let mut free = FreeSlots::new();
         let (base, bytes) = (self.address(slab.page), PAGE << cache.order);
         let size = u64::from(cache.size);
+        // A freelist has the addresses of objects; those of a debugged cache lie behind a red zone.
+        let left = u64::from(cache.left);
         let slot_of = |offset: u64| {
             let slot = offset / size;
             (offset.is_multiple_of(size) && slot < u64::from(cache.objects)).then_some(slot as u32)
@@ -134,14 +136,14 @@ impl Heap<'_> {
         }
         let mut next = slab.head;
         let mut nth = 0;
-        while let Some(slot) = next.filter(|&at| at < bytes).and_then(slot_of) {
+        let slot_at = |at: u64| at.checked_sub(left).and_then(slot_of);
+        while let Some(slot) = next.filter(|&at| at < bytes).and_then(slot_at) {
             if free.insert(slot, State::OnFreelist(nth)).is_some() {
                 break;
             }
             nth += 1;
-            let object = base.wrapping_add(u64::from(slot) * size);
             next = self
-                .link_of(cache, slab, object)
+                .link_of(cache, slab, cache.object_at(base, slot))
                 .map(|object| object.wrapping_sub(base));
         }
         for slot in (slab.position..cache.objects).filter_map(fresh) {
@@ -201,7 +203,8 @@ impl Heap<'_> {
         cache.node_records.len()
     }
 
-    /// Calls `visit` with the address and state of each slot of a cache until it returns false.
+    /// Calls `visit` with the object's address and the state of each slot of a cache, until it
+    /// returns false.
     pub fn for_each_slot(&self, cache: &Cache, mut visit: impl FnMut(u64, State) -> bool) {
         let cached = self.cached_objects(cache);
         let mut goes_on = true;
@@ -214,8 +217,7 @@ impl Heap<'_> {
             }
             let free = self.free_slots(cache, &slab);
             for slot in 0..cache.objects {
-                let offset = u64::from(slot) * u64::from(cache.size);
-                let at = self.address(slab.page).wrapping_add(offset);
+                let at = cache.object_at(self.address(slab.page), slot);
                 let state = free.get(&slot).copied();
                 let state = state.or_else(|| cached.state(at)).unwrap_or(State::Live);
                 goes_on = goes_on && visit(at, state);

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use crate::blocks::Blocks;
 use crate::error::Result;
 use crate::heap::{Cache, Heap};
+use crate::memory::PAGE;
 use crate::pages::Span;
 use crate::sheaves::Place;
 
@@ -41,8 +42,10 @@ pub struct Row {
     pub slots: u64,
     /// Slots in use by the program, in sheaves, or waiting; unknown in a light look.
     pub inuse: Option<u64>,
-    /// Objects in the sheaves of CPUs and barns, and deferred ones.
+    /// Objects in the sheaves of CPUs and barns, in quarantine, and deferred ones.
     pub cached: u64,
+    /// Those of them in quarantine.
+    pub quarantined: u64,
     /// Objects that wait for a grace period in the sheaves of CPUs; they count as live.
     pub waiting: u64,
     /// Slabs, with those to come.
@@ -54,6 +57,14 @@ pub struct Row {
     /// Objects by which the row may be wrong, because the cache changed during the look; 0 for an
     /// exact row.
     pub uncertain: u64,
+}
+
+/// Objects of a cache that are free or wait, and are in no slab's freelist.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Kept {
+    cached: u64,
+    waiting: u64,
+    quarantined: u64,
 }
 
 impl Row {
@@ -100,10 +111,12 @@ pub struct Pages {
     pub all: u64,
     /// Pages of slabs with a descriptor.
     pub slabs: u64,
-    /// Pages of large objects.
+    /// Pages of live large objects.
     pub large: u64,
-    /// Large objects.
+    /// Live large objects.
     pub large_objects: u64,
+    /// Large objects in quarantine, and their pages; they are none of those above.
+    pub quarantined: (u64, u64),
     /// Free pages that may hold memory.
     pub dirty: u64,
     /// Other pages.
@@ -123,6 +136,9 @@ pub struct Snapshot {
     pub huge: Option<(u64, u64)>,
     /// Huge objects.
     pub huge_objects: u64,
+    /// Large and huge objects in quarantine, and their bytes; they are not live. Large ones are
+    /// live in a light look.
+    pub quarantined_large: (u64, u64),
     /// Most bytes of large and huge objects at once; `None` if this version does not describe it.
     pub peak_large: Option<u64>,
     /// Allocations and frees of large and huge objects.
@@ -145,7 +161,17 @@ impl Snapshot {
 
     /// Bytes of all cached objects.
     pub fn cached_bytes(&self) -> u64 {
-        self.rows.iter().map(Row::cached_bytes).sum()
+        let slots: u64 = self.rows.iter().map(Row::cached_bytes).sum();
+        slots.saturating_add(self.quarantined_large.1)
+    }
+
+    /// Objects in quarantine, and their bytes.
+    pub fn quarantined(&self) -> (u64, u64) {
+        let add = |sum: (u64, u64), row: &Row| {
+            let bytes = row.quarantined * u64::from(row.cache.size);
+            (sum.0 + row.quarantined, sum.1 + bytes)
+        };
+        self.rows.iter().fold(self.quarantined_large, add)
     }
 
     /// Bytes of all free slots.
@@ -193,10 +219,11 @@ impl Heap<'_> {
     fn look_once(&self, depth: Depth) -> Snapshot {
         let (caches, damaged) = self.caches();
         let words = self.region_words(&caches);
-        let mut cached = self.cached(&caches, &words);
+        let cached = self.cached(&caches, &words);
         let mut rows: Vec<_> = caches.iter().map(|cache| row(cache, depth)).collect();
-        for (row, &(objects, waiting)) in rows.iter_mut().zip(&cached) {
-            (row.cached, row.waiting) = (objects, waiting);
+        for (row, kept) in rows.iter_mut().zip(&cached) {
+            (row.cached, row.waiting, row.quarantined) =
+                (kept.cached, kept.waiting, kept.quarantined);
         }
         let pages = self.count_pages(&caches, depth, &mut rows);
         let (after, _) = self.caches();
@@ -218,13 +245,23 @@ impl Heap<'_> {
                 row.uncertain = self.most_in_sheaves(cache);
             }
         }
-        cached.clear();
         rows.retain(|row| row.slabs > 0 || row.cache.users > 0);
+        let quarantine = self.quarantined_large();
+        let (kept, huge): (Vec<_>, Vec<_>) = self
+            .huge_objects()
+            .into_iter()
+            .partition(|&(at, bytes)| quarantine.has(at..at + bytes));
+        let kept_bytes = kept.iter().map(|&(_, bytes)| bytes).sum();
+        let live = |(live, kept): (u64, u64)| (live.saturating_sub(kept_bytes), kept);
         Snapshot {
             rows,
+            quarantined_large: (
+                pages.quarantined.0 + kept.len() as u64,
+                (pages.quarantined.1 * PAGE).saturating_add(kept_bytes),
+            ),
             pages,
-            huge: self.huge_bytes(),
-            huge_objects: self.huge_objects().len() as u64,
+            huge: self.huge_bytes().map(live),
+            huge_objects: huge.len() as u64,
             peak_large: self.f.peak_large.map(|peak| self.number(peak)),
             large_calls: self.large_calls(),
             damaged,
@@ -233,18 +270,26 @@ impl Heap<'_> {
         }
     }
 
-    /// Objects in sheaves of each cache, and objects that wait for a grace period.
-    fn cached(&self, caches: &[Cache], words: &[Vec<u64>]) -> Vec<(u64, u64)> {
-        let mut all: Vec<_> = caches.iter().map(|cache| (cache.deferred, 0)).collect();
+    /// The objects of each cache that are in no slab's freelist although they are free.
+    fn cached(&self, caches: &[Cache], words: &[Vec<u64>]) -> Vec<Kept> {
+        let quarantine = self.quarantined();
+        let kept = |cache: &Cache| {
+            let quarantined = quarantine.get(&cache.id).map_or(0, Vec::len) as u64;
+            Kept {
+                cached: cache.deferred + quarantined,
+                waiting: 0,
+                quarantined,
+            }
+        };
+        let mut all: Vec<_> = caches.iter().map(kept).collect();
         let in_slots = self.slot_sheaves(caches, words);
         let in_barns = self.barn_sheaves(caches);
         let place_of = |index| caches.binary_search_by_key(&index, |cache| cache.index);
         for sheaf in in_slots.into_iter().chain(in_barns) {
             if let Ok(place) = place_of(sheaf.cache) {
-                let (cached, waiting) = &mut all[place];
                 match sheaf.place {
-                    Place::Rcu(_) => *waiting += sheaf.len as u64,
-                    _ => *cached += sheaf.len as u64,
+                    Place::Rcu(_) => all[place].waiting += sheaf.len as u64,
+                    _ => all[place].cached += sheaf.len as u64,
                 }
             }
         }
@@ -266,6 +311,7 @@ impl Heap<'_> {
             return pages;
         }
         let mut blocks = Blocks::new(self);
+        let quarantine = self.quarantined_large();
         self.walk(caches, |span| match span {
             Span::Slab(place, slab) => {
                 let row = &mut rows[place];
@@ -273,6 +319,12 @@ impl Heap<'_> {
                 row.inuse = row.inuse.map(|inuse| inuse + u64::from(slab.inuse));
                 row.active_slabs = row.active_slabs.map(|n| n + u64::from(slab.inuse > 0));
                 pages.slabs += row.cache.slab_pages();
+            }
+            Span::Large(first, n)
+                if quarantine.has(self.address(first)..self.address(first + n)) =>
+            {
+                pages.quarantined.0 += 1;
+                pages.quarantined.1 += n;
             }
             Span::Large(_, n) => {
                 pages.large += n;
@@ -309,6 +361,7 @@ fn row(cache: &Cache, depth: Depth) -> Row {
         slots: 0,
         inuse: known,
         cached: 0,
+        quarantined: 0,
         waiting: 0,
         slabs: 0,
         active_slabs: known,

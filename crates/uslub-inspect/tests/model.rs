@@ -74,10 +74,10 @@ fn compare(world: &World, heap: &mut Heap<'_>) {
 /// Compares the state of each slot with the model.
 fn compare_slots(world: &World, heap: &Heap<'_>) {
     for (which, own) in world.caches.iter().enumerate() {
-        let cache = heap.cache_named(own.name()).expect("the cache");
+        let cache = &heap.caches_named(own.name())[0];
         let info = world.slub.info(own);
         let (mut live, mut cached, mut free) = (0, 0, 0);
-        heap.for_each_slot(&cache, |at, state| {
+        heap.for_each_slot(cache, |at, state| {
             let is_live = world.live.get(&at) == Some(&which);
             assert_eq!(
                 state == State::Live,
@@ -87,7 +87,7 @@ fn compare_slots(world: &World, heap: &Heap<'_>) {
             );
             match state {
                 State::Live => live += 1,
-                State::InSheaf { .. } | State::Deferred => cached += 1,
+                State::InSheaf { .. } | State::Deferred | State::Quarantined => cached += 1,
                 State::OnFreelist(_) | State::Fresh => free += 1,
             }
             true
@@ -156,8 +156,8 @@ fn calls_are_told_apart_by_the_cpu_slot() {
     world.free(300);
     let process = World::process();
     let heap = world.heap(&process);
-    let cache = heap.cache_named(world.caches[1].name());
-    let slots = heap.calls_by_slot(&[cache.expect("the cache")]);
+    let caches = heap.caches_named(world.caches[1].name());
+    let slots = heap.calls_by_slot(&caches);
     let busy: Vec<_> = slots[0].iter().filter(|calls| **calls != (0, 0)).collect();
     assert_eq!(busy, [&(1000, 300), &(0, 700)]);
 }

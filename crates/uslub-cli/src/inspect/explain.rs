@@ -91,6 +91,12 @@ fn push_meaning(out: &mut String, heap: &Heap<'_>, at: u64, meaning: &Meaning) {
             bytes(at - start),
             units::size(*length)
         ),
+        Meaning::Quarantined(start, length) => writeln!(
+            out,
+            "{} into a FREE object of {} in quarantine ({start:#x})",
+            bytes(at - start),
+            units::size(*length)
+        ),
         Meaning::FreePage(page, true) => writeln!(
             out,
             "in a FREE page of uslub (number {page}) that may still hold old bytes"
@@ -150,6 +156,7 @@ pub fn state(state: State) -> String {
             };
             format!("{place}, {}", nth(from_top, len))
         }
+        State::Quarantined => "in quarantine: freed, and waits".to_owned(),
         State::Deferred => "freed where waiting is forbidden, not in its slab yet".to_owned(),
         State::OnFreelist(0) => "on the freelist of its slab, the first".to_owned(),
         State::OnFreelist(n) => format!("on the freelist of its slab, number {}", n + 1),
@@ -160,21 +167,31 @@ pub fn state(state: State) -> String {
 fn push_slot(out: &mut String, heap: &Heap<'_>, slot: &Slot) {
     let is_live = slot.state == State::Live;
     let kind = if is_live { "live object" } else { "FREE slot" };
-    let into = match slot.offset {
-        0 => "the start of a".to_owned(),
-        n => format!("{} into a", bytes(n)),
+    let into = match (slot.in_front, slot.offset) {
+        (0, 0) => "the start of a".to_owned(),
+        (0, n) => format!("{} into a", bytes(n)),
+        (n, _) => format!("{} in front of a", bytes(n)),
     };
     let cache = &slot.cache;
     let _ = writeln!(
         out,
         "{into} {kind} of cache '{}' ({} bytes, {:#x})",
-        cache.name, cache.size, slot.at
+        cache.name,
+        cache.object_bytes(),
+        slot.at
     );
     if !is_live {
         let _ = writeln!(out, "  state     {}", state(slot.state));
     }
     let object = u64::from(cache.object_size);
-    if slot.offset >= object && object > 0 && object < u64::from(cache.size) {
+    if slot.in_front > 0 || slot.offset >= u64::from(cache.object_bytes()) {
+        let _ = writeln!(
+            out,
+            "  debugged  the object has {}; debugging keeps the rest of {} of its slot",
+            bytes(cache.object_bytes().into()),
+            bytes(cache.size.into())
+        );
+    } else if slot.offset >= object && object > 0 && object < u64::from(cache.size) {
         let _ = writeln!(
             out,
             "  slack     the object has {object} bytes; the rest of the slot is unused"
@@ -199,7 +216,7 @@ fn push_slot(out: &mut String, heap: &Heap<'_>, slot: &Slot) {
 
 /// The first words of a slot, and what they point to.
 fn push_content(out: &mut String, heap: &Heap<'_>, slot: &Slot) {
-    let mut content = vec![0; (slot.cache.size as usize).min(32)];
+    let mut content = vec![0; (slot.cache.object_bytes() as usize).min(32)];
     if heap.memory().read(slot.at, &mut content).is_err() {
         out.push_str("  content   not in this file\n");
         return;

@@ -52,9 +52,10 @@ pub fn text(target: &Target) -> Result<String, Failure> {
 fn meaning(heap: &Heap<'_>, value: u64) -> Option<String> {
     match heap.explain(value) {
         Meaning::Slot(slot) => {
-            let into = match slot.offset {
-                0 => String::new(),
-                n => format!("{} into a ", explain::bytes(n)),
+            let into = match (slot.in_front, slot.offset) {
+                (0, 0) => String::new(),
+                (0, n) => format!("{} into a ", explain::bytes(n)),
+                (n, _) => format!("{} in front of a ", explain::bytes(n)),
             };
             let name = &slot.cache.name;
             Some(match slot.state {
@@ -64,6 +65,10 @@ fn meaning(heap: &Heap<'_>, value: u64) -> Option<String> {
         }
         Meaning::Large(start, _) => Some(format!(
             "{} into a live large object",
+            explain::bytes(value - start)
+        )),
+        Meaning::Quarantined(start, _) => Some(format!(
+            "{} into a FREE object in quarantine",
             explain::bytes(value - start)
         )),
         Meaning::FreePage(..) => Some("in a FREE page".to_owned()),

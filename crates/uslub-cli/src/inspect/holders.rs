@@ -103,12 +103,16 @@ pub fn text(target: &Target, options: &HoldersOptions) -> Result<String, Failure
 fn object(heaps: &[Heap<'_>], at: u64) -> Object {
     let found = heaps.iter().find_map(|heap| match heap.explain(at) {
         Meaning::Slot(slot) => Some(Object {
-            range: slot.at..slot.at + u64::from(slot.cache.size),
+            range: slot.at..slot.at + u64::from(slot.cache.object_bytes()),
             is_live: slot.state == uslub_inspect::slots::State::Live,
         }),
         Meaning::Large(start, bytes) | Meaning::Huge(start, bytes) => Some(Object {
             range: start..start.saturating_add(bytes),
             is_live: true,
+        }),
+        Meaning::Quarantined(start, bytes) => Some(Object {
+            range: start..start.saturating_add(bytes),
+            is_live: false,
         }),
         _ => None,
     });

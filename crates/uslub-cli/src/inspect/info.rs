@@ -154,6 +154,16 @@ fn push_caches(out: &mut String, heap: &Heap<'_>, snapshot: &Snapshot, all: bool
             units::size(live)
         );
     }
+    let (objects, bytes) = snapshot.quarantined();
+    if objects > 0 {
+        let _ = writeln!(
+            out,
+            "{} freed {} with {} in quarantine count as cached",
+            units::count(objects),
+            units::plural(objects, "object", "objects"),
+            units::size(bytes)
+        );
+    }
     if rows.iter().take(shown).any(|row| is_unsure(row)) {
         out.push_str(
             "~ threads run: objects on their way between sheaves and slabs may count as live\n",

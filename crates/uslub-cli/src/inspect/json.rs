@@ -44,6 +44,8 @@ struct Allocator {
     large_objects: u64,
     large_bytes: u64,
     huge_bytes: Option<u64>,
+    quarantined: u64,
+    quarantined_bytes: u64,
     damaged: u64,
     caches: Vec<Cache>,
 }
@@ -56,6 +58,7 @@ struct Cache {
     live: u64,
     live_bytes: u64,
     cached: u64,
+    quarantined: u64,
     waiting: u64,
     free: u64,
     slots: u64,
@@ -129,6 +132,8 @@ fn allocator(heap: &Heap<'_>, look: &Snapshot) -> Allocator {
         large_objects: look.pages.large_objects,
         large_bytes: look.pages.large * 4096,
         huge_bytes: look.huge.map(|(live, _)| live),
+        quarantined: look.quarantined().0,
+        quarantined_bytes: look.quarantined().1,
         damaged: look.damaged as u64 + look.pages.torn,
         caches: look.rows.iter().map(cache).collect(),
     }
@@ -142,6 +147,7 @@ fn cache(row: &uslub_inspect::snapshot::Row) -> Cache {
         live: row.live().unwrap_or(0),
         live_bytes: row.live_bytes().unwrap_or(0),
         cached: row.cached,
+        quarantined: row.quarantined,
         waiting: row.waiting,
         free: row.free().unwrap_or(0),
         slots: row.slots,

@@ -1,32 +1,53 @@
-//! The objects of a cache.
+//! The objects of the caches with a name.
 
 use super::ListOptions;
 use super::target::Target;
 use crate::failure::Failure;
 use std::fmt::Write;
+use uslub_inspect::Heap;
+use uslub_inspect::heap::Cache;
+use uslub_inspect::root::Root;
 use uslub_inspect::slots::State;
 
-/// The output for a cache of a target.
+/// The output for the caches of a target that have the name.
 pub fn text(target: &Target, options: &ListOptions) -> Result<String, Failure> {
     let heaps = target.heaps()?;
-    let mut found = None;
-    for heap in &heaps {
-        match heap.cache_named(&options.cache) {
-            Ok(cache) => {
-                found = Some((heap, cache));
-                break;
-            }
-            Err(error) if heaps.len() == 1 => return Err(target.refuse(error)),
-            Err(_) => {}
-        }
-    }
-    let Some((heap, cache)) = found else {
+    let named = |heap| {
+        let caches = Heap::caches_named(heap, &options.cache).into_iter();
+        caches.map(move |cache| (heap, cache))
+    };
+    let found: Vec<_> = heaps.iter().flat_map(named).collect();
+    if found.is_empty() {
         let error = uslub_inspect::Error::NoCache(options.cache.clone());
         return Err(target.refuse(error));
-    };
+    }
     let mut out = String::new();
+    for (heap, cache) in &found {
+        if found.len() > 1 {
+            let _ = writeln!(out, "{}:", origin(heap.root(), cache));
+        }
+        push(&mut out, heap, cache, options);
+    }
+    Ok(out)
+}
+
+/// Which one of several caches with a name it is.
+pub fn origin(root: &Root, cache: &Cache) -> String {
+    let file = root.file.rsplit('/').next().unwrap_or("");
+    let place = match file {
+        "" => String::new(),
+        file => format!(" in {file}"),
+    };
+    format!(
+        "'{}', cache {} of the allocator '{}'{place}",
+        cache.name, cache.index, root.face
+    )
+}
+
+/// The objects of one cache.
+fn push(out: &mut String, heap: &Heap<'_>, cache: &Cache, options: &ListOptions) {
     let (mut shown, mut left) = (0, false);
-    heap.for_each_slot(&cache, |at, state| {
+    heap.for_each_slot(cache, |at, state| {
         if state != State::Live && !options.all {
             return true;
         }
@@ -36,7 +57,7 @@ pub fn text(target: &Target, options: &ListOptions) -> Result<String, Failure> {
         }
         shown += 1;
         let _ = write!(out, "{at:#x}  {}", state.name());
-        let mut content = vec![0; options.dump.min(cache.size as usize)];
+        let mut content = vec![0; options.dump.min(cache.object_bytes() as usize)];
         if !content.is_empty() && heap.memory().read(at, &mut content).is_ok() {
             for byte in &content {
                 let _ = write!(out, " {byte:02x}");
@@ -57,5 +78,4 @@ pub fn text(target: &Target, options: &ListOptions) -> Result<String, Failure> {
     if left {
         let _ = writeln!(out, "…more (--limit {} was reached)", options.limit);
     }
-    Ok(out)
 }

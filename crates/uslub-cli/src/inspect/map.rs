@@ -60,6 +60,8 @@ Exit status: 0 done; 2 wrong usage, 125 it cannot be read, 126 it is not on uslu
 /// One cache with its allocator.
 struct Part {
     face: String,
+    /// Which one of several caches with its name it is.
+    origin: String,
     fullness: Fullness,
 }
 
@@ -99,10 +101,13 @@ pub fn run(options: &MapOptions) -> Result<Ending, Failure> {
         let glyphs = Glyphs::choose(options.ascii);
         match options.cache {
             Some(_) => {
-                let parts = parts.iter();
-                let text: String = parts
-                    .map(|part| one(&part.fullness, columns, glyphs))
-                    .collect();
+                let mut text = String::new();
+                for part in &parts {
+                    if parts.len() > 1 {
+                        wrapped(&mut text, &format!("{}:", part.origin), columns);
+                    }
+                    text += &one(&part.fullness, columns, glyphs);
+                }
                 text + &who(options, pins.as_ref(), columns, glyphs)
             }
             None => all(&target.title(), &parts, options, columns, glyphs),
@@ -129,9 +134,10 @@ fn who(options: &MapOptions, pins: Option<&Pins>, columns: usize, glyphs: Glyphs
 fn parts(target: &Target, name: Option<&str>) -> Result<Vec<Part>, Failure> {
     let mut parts = Vec::new();
     for heap in target.heaps()? {
-        let face = heap.root().face.clone();
-        let part = |fullness| Part {
-            face: face.clone(),
+        let root = heap.root();
+        let part = |fullness: Fullness| Part {
+            face: root.face.clone(),
+            origin: super::list::origin(root, &fullness.cache),
             fullness,
         };
         parts.extend(heap.fullness(name).into_iter().map(part));
@@ -326,6 +332,7 @@ struct Map {
 #[derive(Serialize)]
 struct Cache {
     face: String,
+    index: usize,
     name: String,
     size: u32,
     slots_a_slab: u32,
@@ -359,6 +366,7 @@ fn cache(part: &Part) -> Cache {
     let full = &part.fullness;
     Cache {
         face: part.face.clone(),
+        index: full.cache.index,
         name: full.cache.name.clone(),
         size: full.cache.size,
         slots_a_slab: full.cache.objects,

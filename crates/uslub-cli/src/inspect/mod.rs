@@ -123,7 +123,7 @@ pub struct ListOptions {
     #[arg(value_name = "CACHE")]
     pub cache: String,
 
-    /// Objects to list, at most
+    /// Objects to list of a cache, at most
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub limit: usize,
 

@@ -96,7 +96,7 @@ fn sparse_slabs(heap: &Heap<'_>, name: &str) -> Vec<Vec<Pin>> {
     let (caches, _) = heap.caches();
     let mut all = Vec::new();
     for cache in caches.iter().filter(|cache| cache.name == name) {
-        let (size, slots) = (u64::from(cache.size), cache.objects);
+        let (size, slots) = (u64::from(cache.object_bytes()), cache.objects);
         let (mut seen, mut live) = (0, Vec::new());
         heap.for_each_slot(cache, |at, state| {
             if state == State::Live {

@@ -67,7 +67,8 @@ impl<P: Platform> Deref for Allocator<P> {
 }
 
 impl<P: Platform> Allocator<P> {
-    pub(crate) const ROWS: &'static [Row] = rows!("Allocator", Self, [base, end, peak_large]);
+    pub(crate) const ROWS: &'static [Row] =
+        rows!("Allocator", Self, [base, end, peak_large, quarantine]);
 
     /// An allocator that is not set up: it owns nothing.
     pub const fn new(platform: P) -> Self {

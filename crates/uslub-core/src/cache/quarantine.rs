@@ -7,9 +7,11 @@
 //! that were freed together leave together: they often are neighbours, and share lines and a slab.
 //! Callers: `kmalloc::hardened`, from any thread.
 
+use core::mem::offset_of;
 use core::ptr::null_mut;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
+use crate::layout::Row;
 use crate::policy::{QUARANTINE_LARGE, QUARANTINE_SMALL};
 use crate::sync::atomic::{AtomicPtr, AtomicUsize};
 
@@ -23,7 +25,18 @@ pub(crate) struct Quarantine {
     pub(crate) empties: AtomicUsize,
 }
 
+/// The places of a ring, as a row says it.
+const fn places<const N: usize>(name: &str, ring: usize) -> Row {
+    let places = offset_of!(Ring<N>, places);
+    Row::new(name, ring + places, size_of::<[AtomicPtr<u8>; N]>())
+}
+
 impl Quarantine {
+    pub(crate) const ROWS: &'static [Row] = &[
+        places::<QUARANTINE_SMALL>("Quarantine.small", offset_of!(Self, small)),
+        places::<QUARANTINE_LARGE>("Quarantine.large", offset_of!(Self, large)),
+    ];
+
     pub(crate) const fn new() -> Self {
         Self {
             small: Ring::new(),

@@ -4,7 +4,7 @@
 //! All of it is constant after the creation but for the lists, the address range and the deferred
 //! objects, which have protocols of their own. Callers: `cache` makes it, all slab code reads it.
 
-use core::mem::MaybeUninit;
+use core::mem::{MaybeUninit, offset_of};
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU32, AtomicUsize};
@@ -115,6 +115,11 @@ impl<P: Platform> SlabCache<P> {
             peak_slabs,
         ]
     );
+    /// The parts of a debugged slot that a reader needs.
+    pub(crate) const DEBUG_ROWS: &'static [Row] = &[
+        Row::new("SlabCache.debug_left", offset_of!(Self, layout.left), 4),
+        Row::new("SlabCache.debug_object", offset_of!(Self, layout.object), 4),
+    ];
 
     /// Writes the slabs' part of a cache to `place`; nothing on an error. There is no random order
     /// yet, and the caller sets up the nodes. Free objects are linked with `secret`.

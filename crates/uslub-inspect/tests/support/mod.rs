@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use uslub_core::args::{CacheArgs, Flags};
 use uslub_core::cache::KmemCache;
 use uslub_core::root::Root;
+use uslub_core::tunables::Tunables;
 use uslub_core::{Allocator, Gfp};
 use uslub_inspect::{Heap, Process, root};
 use uslub_sim::{Clock, Machine, Sim, cpu};
@@ -42,8 +43,12 @@ pub const CPUS: usize = 4;
 
 impl World {
     pub fn new(seed: u64, nodes: &[usize]) -> Self {
+        Self::with(seed, nodes, Default::default())
+    }
+
+    pub fn with(seed: u64, nodes: &[usize], tunables: Tunables) -> Self {
         let machine = Machine::new(CPUS, nodes.len()).with_memory_on(nodes);
-        let slub = uslub_sim::allocator(Sim::new(machine, Clock::real()), Default::default());
+        let slub = uslub_sim::allocator(Sim::new(machine, Clock::real()), tunables);
         let slub: &'static Allocator<Sim> = Box::leak(slub);
         let sizes = [("a", 24), ("b", 64), ("c", 200), ("d", 1000), ("e", 3000)];
         let create = |(name, size)| {
