@@ -15,7 +15,7 @@ use nix::sys::resource::{Resource, getrlimit};
 use std::cell::Cell;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// A file that a result will be written to.
@@ -45,8 +45,7 @@ impl Destination {
     ///
     /// If it cannot be written, or is a pipe.
     pub fn lasting(path: &Path) -> io::Result<Self> {
-        use std::os::unix::fs::FileTypeExt;
-        if fs::metadata(path).is_ok_and(|meta| meta.file_type().is_fifo()) {
+        if kind(path) == Some("a pipe") {
             return Err(io::Error::other("a pipe cannot hold a recording"));
         }
         // Not even a pipe that comes just now makes the command wait.
@@ -173,6 +172,18 @@ pub fn source(path: &Path) -> io::Result<File> {
     }
 }
 
+/// What a name stands for, if that is no regular file: reading it may never end.
+pub fn kind(path: &Path) -> Option<&'static str> {
+    let kind = fs::metadata(path).ok()?.file_type();
+    let kinds = [
+        (kind.is_dir(), "a folder"),
+        (kind.is_fifo(), "a pipe"),
+        (kind.is_socket(), "a socket"),
+        (kind.is_char_device() || kind.is_block_device(), "a device"),
+    ];
+    kinds.iter().find(|(is, _)| *is).map(|&(_, name)| name)
+}
+
 /// The failure if a file cannot be written.
 pub fn refused(path: &Path, error: &io::Error) -> Failure {
     Failure::ours(
@@ -240,6 +251,9 @@ mod tests {
         let error = Destination::lasting(&path).unwrap_err().to_string();
         assert_eq!(error, "a pipe cannot hold a recording");
         assert!(path.exists());
+        assert_eq!(kind(&path), Some("a pipe"));
+        assert_eq!(kind(folder.path()), Some("a folder"));
+        assert_eq!(kind(&folder.path().join("no")), None);
     }
 
     #[test]

@@ -57,5 +57,13 @@ pub fn text(target: &Target, options: &ListOptions) -> Result<String, Failure> {
     if left {
         let _ = writeln!(out, "…more (--limit {} was reached)", options.limit);
     }
+    if out.is_empty() {
+        let which = if options.all {
+            "objects"
+        } else {
+            "live objects"
+        };
+        let _ = writeln!(out, "no {which} in cache {}", cache.name);
+    }
     Ok(out)
 }
