@@ -2,11 +2,11 @@
 
 use crate::cli::{BenchCommand, PeersOptions, SeedsOptions};
 use crate::compare;
+use crate::destination;
 use crate::ending::Ending;
 use crate::failure::Failure;
 use crate::library;
 use crate::progress::progress;
-use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use uslub_bench::output::{self, Figures};
@@ -88,7 +88,7 @@ impl<'a> Output<'a> {
     fn checked(html: &'a Option<PathBuf>, json: &'a Option<PathBuf>) -> Result<Self, Failure> {
         for file in [html, json].into_iter().flatten() {
             if !is_stdout(file) {
-                write(file, "")?;
+                checked(file)?;
             }
         }
         Ok(Self { html, json })
@@ -163,13 +163,14 @@ fn is_stdout(file: &Path) -> bool {
     file.as_os_str() == "-"
 }
 
+/// Fails if the file cannot be written; leaves it as it is.
+fn checked(file: &Path) -> Result<(), Failure> {
+    destination::check(file).map_err(|error| destination::refused(file, &error))
+}
+
 fn write(file: &Path, text: &str) -> Result<(), Failure> {
-    fs::write(file, text).map_err(|error| {
-        Failure::ours(
-            format!("{} cannot be written: {error}", file.display()),
-            "name a file in a folder that you may write to",
-        )
-    })
+    let written = destination::write(file, text.as_bytes());
+    written.map_err(|error| destination::refused(file, &error))
 }
 
 /// Columns of the terminal, if standard output is a terminal.

@@ -67,7 +67,7 @@ pub fn rows(report: &Report) -> Vec<Row> {
 
 /// A name without characters that would move the cursor.
 fn printable(name: &str) -> String {
-    name.replace(char::is_control, "?")
+    name.replace(uslub_inspect::root::steers, "?")
 }
 
 /// How many lines are shown: as many as have [`SHOWN_SHARE`] per cent of the peak bytes.

@@ -15,12 +15,12 @@ use crate::ending::{Ending, signal_name};
 use crate::failure::Failure;
 use crate::finished::Finished;
 use crate::run;
-use crate::{environment, library, units, verdict};
+use crate::{destination, environment, library, units, verdict};
 use comfy_table::{CellAlignment, Table, presets};
 use indicatif::ProgressBar;
 use serde::Serialize;
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -118,7 +118,9 @@ pub fn run(options: &CompareOptions) -> Result<Ending, Failure> {
     let input = options.input.as_deref().unwrap_or(Path::new("/dev/null"));
     opened(input)?;
     if let Some(file) = &options.json {
-        written(file, "")?;
+        if file.as_os_str() != "-" {
+            destination::check(file).map_err(|error| destination::refused(file, &error))?;
+        }
     }
     let folder = run::temporary_folder()?;
     let ours = environment::preloadable(&ours, Some(folder.path()))?;
@@ -343,7 +345,7 @@ fn progress(length: usize) -> ProgressBar {
 }
 
 fn opened(input: &Path) -> Result<File, Failure> {
-    File::open(input).map_err(|error| {
+    destination::source(input).map_err(|error| {
         Failure::usage(
             format!("{} cannot be read: {error}", input.display()),
             "name a file behind --input that the program is to read",
@@ -355,12 +357,8 @@ fn written(file: &Path, text: &str) -> Result<(), Failure> {
     if file.as_os_str() == "-" {
         return Ok(());
     }
-    fs::write(file, text).map_err(|error| {
-        Failure::ours(
-            format!("{} cannot be written: {error}", file.display()),
-            "name a file in a folder that you may write to",
-        )
-    })
+    let written = destination::write(file, text.as_bytes());
+    written.map_err(|error| destination::refused(file, &error))
 }
 
 #[cfg(test)]

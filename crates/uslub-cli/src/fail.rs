@@ -10,6 +10,7 @@
 //! alike. Runs may overlap (`--jobs`). [`Runner`] makes one run, [`Runs`] hands out the numbers.
 
 use crate::cli::{FailOptions, Follow};
+use crate::destination;
 use crate::ending::signal_name;
 use crate::environment::{self, Environment};
 use crate::failure::Failure;
@@ -18,7 +19,7 @@ use crate::{ending::Ending, library, run, sys, traces};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt::Write as _;
-use std::fs::{self, File};
+use std::fs;
 use std::io::Write;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -158,7 +159,7 @@ fn input(options: &FailOptions) -> Result<Stdio, Failure> {
     let Some(path) = &options.input else {
         return Ok(Stdio::null());
     };
-    File::open(path).map(Stdio::from).map_err(|error| {
+    destination::source(path).map(Stdio::from).map_err(|error| {
         Failure::usage(
             format!("cannot read {}: {error}", path.display()),
             "name a file that can be read behind --input",

@@ -9,6 +9,7 @@
 //! | `usage` | messages for a wrong command line |
 //! | `pages` | man pages and completions of shells |
 //! | `run` | `uslub run` from start to end |
+//! | `destination` | files that the user names for a result |
 //! | `fail` | `uslub fail`: each allocation of a program fails once |
 //! | `library`, `environment` | the preloaded library, and the variables that preload it |
 //! | `guard` | the value of `--guard` |
@@ -36,6 +37,7 @@ mod carried;
 mod children;
 mod cli;
 mod compare;
+mod destination;
 mod elf;
 mod ending;
 mod environment;

@@ -1,15 +1,15 @@
 //! The full record of a run, as JSON, for `uslub run --report FILE`.
 
 use crate::absence::absence;
+use crate::destination::Destination;
 use crate::ending::{Ending, signal_name};
 use crate::finished::Finished;
 use crate::onlooker::Allocator;
 use crate::report::{Children, Report, Unusable};
 use crate::wire::{CacheRow, Process};
 use serde::Serialize;
-use std::fs::File;
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::PathBuf;
 
 /// A report, as processes write it: the fields of the process, and its caches.
 #[derive(Serialize)]
@@ -132,28 +132,11 @@ impl<'a> Record<'a> {
     /// # Errors
     ///
     /// If the file cannot be written.
-    pub fn write(&self, mut file: File) -> io::Result<()> {
+    pub fn write(&self, file: &Destination) -> io::Result<()> {
         let mut text = serde_json::to_vec_pretty(self)?;
         text.push(b'\n');
-        if file.metadata()?.is_file() {
-            file.set_len(0)?;
-        }
-        file.write_all(&text)
+        file.replace(&text)
     }
-}
-
-/// Opens `path` for a record. The caller opens it before the program runs, so a wrong path is
-/// reported before a long run.
-///
-/// # Errors
-///
-/// If `path` cannot be written.
-pub fn open(path: &Path) -> io::Result<File> {
-    File::options()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(path)
 }
 
 #[cfg(test)]
@@ -212,7 +195,7 @@ mod tests {
         let children = Children::default();
         let finished = run(Ending::Killed(9));
         let record = Record::new(&finished, Err(&Unusable::Missing), &children);
-        record.write(open(&path).unwrap()).unwrap();
+        record.write(&Destination::open(&path).unwrap()).unwrap();
         let value: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
         assert_eq!(value["signal_name"], "SIGKILL");
         assert_eq!(value["exit_status"], Value::Null);

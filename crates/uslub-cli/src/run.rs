@@ -2,6 +2,7 @@
 
 use crate::broker::Broker;
 use crate::cli::RunOptions;
+use crate::destination::Destination;
 use crate::ending::Ending;
 use crate::environment::{self, Environment};
 use crate::failure::{Failure, NOT_FOUND, UNSUITABLE};
@@ -9,7 +10,7 @@ use crate::finished::Finished;
 use crate::onlooker::Onlooker;
 use crate::program::Program;
 use crate::reaper::Reaper;
-use crate::record::{self, Record};
+use crate::record::Record;
 use crate::recording::{self, Recorder};
 use crate::report::{Children, Document, Report, Unusable};
 use crate::signals::Watch;
@@ -191,8 +192,9 @@ fn shared_folder(folder: &Path) -> io::Result<PathBuf> {
     Ok(shared)
 }
 
-fn open_record(path: &Path) -> Result<File, Failure> {
-    record::open(path).map_err(|error| {
+/// Opens the file of a report before the program runs: a wrong path costs nothing.
+fn open_record(path: &Path) -> Result<Destination, Failure> {
+    Destination::open(path).map_err(|error| {
         Failure::ours(
             format!("cannot write the report {}: {error}", path.display()),
             "name a file that can be written behind --report",
@@ -295,7 +297,7 @@ pub fn start_hint(error: &io::Error) -> (i32, &'static str) {
 fn conclude(
     options: &RunOptions,
     finished: &Finished,
-    record: Option<File>,
+    record: Option<Destination>,
     report: Result<&Report, &Unusable>,
     children: &Children,
 ) {
@@ -308,7 +310,7 @@ fn conclude(
         let text = summary::summary(finished, report, children, form);
         let _ = anstream::stderr().write_all(text.as_bytes());
     }
-    let written = record.map(|file| Record::new(finished, report, children).write(file));
+    let written = record.map(|file| Record::new(finished, report, children).write(&file));
     if let Some(Err(error)) = written {
         let path = options.report.as_deref().unwrap_or(Path::new("")).display();
         let message = format!("cannot write the report {path}: {error}");

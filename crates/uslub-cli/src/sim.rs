@@ -1,5 +1,6 @@
 //! `uslub sim`: the allocator on a simulated machine. `main` calls [`run`].
 
+use crate::destination;
 use crate::ending::Ending;
 use crate::failure::Failure;
 use crate::progress::progress;
@@ -124,7 +125,7 @@ pub fn run(options: &SimOptions) -> Result<Ending, Failure> {
     sweep.experiments().map_err(wrong)?;
     for file in [&options.html, &options.json].into_iter().flatten() {
         if !is_stdout(file) {
-            write(file, "")?;
+            checked(file)?;
         }
     }
     let bar = progress();
@@ -287,11 +288,12 @@ fn read(file: &Path) -> Result<String, Failure> {
     })
 }
 
+/// Fails if the file cannot be written; leaves it as it is.
+fn checked(file: &Path) -> Result<(), Failure> {
+    destination::check(file).map_err(|error| destination::refused(file, &error))
+}
+
 fn write(file: &Path, text: &str) -> Result<(), Failure> {
-    fs::write(file, text).map_err(|error| {
-        Failure::ours(
-            format!("{} cannot be written: {error}", file.display()),
-            "name a file in a folder that you may write to",
-        )
-    })
+    let written = destination::write(file, text.as_bytes());
+    written.map_err(|error| destination::refused(file, &error))
 }

@@ -25,9 +25,10 @@ pub fn slabinfo(caches: &[CacheRow]) -> String {
 /// 0.
 fn push_row(text: &mut String, cache: &CacheRow) {
     // A blank in a name would start another column.
-    let name = cache
-        .name
-        .replace(|c: char| c.is_whitespace() || c.is_control(), "_");
+    let name = cache.name.replace(
+        |c: char| c.is_whitespace() || uslub_inspect::root::steers(c),
+        "_",
+    );
     let CacheRow {
         active_objs,
         num_objs,

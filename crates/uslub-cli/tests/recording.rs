@@ -98,6 +98,13 @@ fn a_recording_names_the_cache_that_leaks() {
     assert!(told.contains(grown), "{told}");
     assert!(!told.contains("kmalloc-368"), "{told}");
 
+    let refused = uslub(&["record", &pid, "-o", "/no/such/f"]);
+    assert!(error(&refused).contains("/no/such/f"));
+    let pipe = world.path("pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
+    let refused = uslub(&["record", &pid, "-o", text(&pipe)]);
+    assert!(error(&refused).contains("a pipe cannot hold a recording"));
+
     let replayed = said(&["replay", file]);
     let title = format!("leaks {pid} on uslub 0.1.0 · ");
     assert!(replayed.starts_with(&title), "{replayed}");
@@ -330,8 +337,41 @@ fn wrong_words_are_refused_with_what_helps() {
     assert!(!path.exists(), "a recording without a look is removed");
     let own = std::process::id().to_string();
     refused(&["record", &own, "-o", file], 126, "not on uslub");
-    refused(&["record", "1", "-o", "/no/such/f"], 125, "/no/such/f");
     refused(&["replay", "/no/such"], 125, "No such file");
     refused(&["replay"], 2, "FILE");
     refused(&["report", file], 2, "-o");
+}
+
+#[test]
+fn a_recording_that_fails_costs_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    fs::write(at("keep"), "precious").expect("a file");
+    std::os::unix::fs::symlink("keep", at("link")).expect("a link");
+    nix::unistd::mkfifo(&at("pipe"), nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
+    let own = std::process::id().to_string();
+    for (pid, code) in [("8388608", 127), (&*own, 126)] {
+        for name in ["keep", "link", "pipe", "new"] {
+            let output = uslub(&["record", pid, "-o", text(&at(name))]);
+            assert_eq!(output.status.code(), Some(code), "{}", error(&output));
+        }
+    }
+    // The program that cannot run comes before the file, too.
+    for option in ["--record", "--report"] {
+        for name in ["keep", "link", "new"] {
+            let file = at(name);
+            let words = ["run", option, text(&file), "--", "/no/such/program"];
+            assert!(!uslub(&words).status.success());
+        }
+    }
+    // A page would replace what it is made of.
+    let output = uslub(&["report", text(&at("keep")), "-o", text(&at("link"))]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(error(&output).contains("is the recording itself"));
+    // What cannot be read makes no page.
+    let output = uslub(&["report", text(&at("keep")), "-o", text(&at("new"))]);
+    assert_eq!(output.status.code(), Some(125));
+    let content = fs::read_to_string(at("keep")).expect("the file");
+    assert_eq!(content, "precious");
+    assert!(at("link").is_symlink() && at("pipe").exists() && !at("new").exists());
 }

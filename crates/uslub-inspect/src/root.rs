@@ -180,15 +180,28 @@ fn text(bytes: &[u8]) -> String {
     printable(&bytes[..end])
 }
 
-/// A text of another process: control characters and broken UTF-8 are shown as `\x..`.
+/// Whether a character steers a terminal or cannot be seen: control characters, and those that turn
+/// the direction of writing, separate lines or only format (Unicode's categories Cc, Cf, Zl, Zp).
+pub fn steers(c: char) -> bool {
+    c.is_control()
+        || matches!(c,
+            '\u{ad}' | '\u{600}'..='\u{605}' | '\u{61c}' | '\u{6dd}' | '\u{70f}'
+            | '\u{890}'..='\u{891}' | '\u{8e2}' | '\u{180e}' | '\u{200b}'..='\u{200f}'
+            | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
+            | '\u{fff9}'..='\u{fffb}' | '\u{110bd}' | '\u{110cd}' | '\u{13430}'..='\u{1343f}'
+            | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e007f}')
+}
+
+/// A text of another process: what steers a terminal and broken UTF-8 are shown as `\x..`
+/// or `\u{..}`.
 pub fn printable(bytes: &[u8]) -> String {
     let mut out = String::new();
     for chunk in bytes.utf8_chunks() {
         for c in chunk.valid().chars() {
-            if c.is_control() {
-                out.push_str(&format!("\\x{:02x}", u32::from(c)));
-            } else {
-                out.push(c);
+            match c {
+                c if !steers(c) => out.push(c),
+                '\0'..='\u{ff}' => out.push_str(&format!("\\x{:02x}", u32::from(c))),
+                _ => out.extend(c.escape_unicode()),
             }
         }
         for byte in chunk.invalid() {
@@ -261,5 +274,10 @@ mod tests {
     fn names_of_another_process_cannot_steer_a_terminal() {
         assert_eq!(printable(b"a\x1b[2J\xff\n"), "a\\x1b[2J\\xff\\x0a");
         assert_eq!(text(b"malloc\0\0"), "malloc");
+        let turned = "a\u{202e}b\u{2067}\u{feff}\u{200b}\u{ad}\u{e0041}".as_bytes();
+        let shown = r"a\u{202e}b\u{2067}\u{feff}\u{200b}\xad\u{e0041}";
+        assert_eq!(printable(turned), shown);
+        let letters = "kmalloc-8 größe 名前 ✓";
+        assert_eq!(printable(letters.as_bytes()), letters);
     }
 }

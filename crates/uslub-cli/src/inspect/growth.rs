@@ -6,7 +6,7 @@
 //! | small | rose in a steady way, but by less than 1 MiB within an hour |
 //! | slows | rose in a steady way at first, and then at less than a quarter of that rate |
 //! | few looks | rose, but fewer than four looks cannot say that it is steady |
-//! | uneven | are more at the end, but rose and fell |
+//! | uneven | are more at the end, but did not rise steadily |
 //! | still | are as many as before, or the change is not beyond what a look may be wrong by |
 //!
 //! The rate is the median of the slopes between all pairs of looks (Theil and Sen): one odd look
@@ -58,7 +58,7 @@ pub enum Verdict {
     Slows,
     /// More, by too few looks.
     Few,
-    /// More, but rose and fell.
+    /// More, but not by a steady rise.
     Uneven,
     /// Not more.
     Still,

@@ -217,7 +217,7 @@ fn word(verdict: Verdict) -> &'static str {
         Verdict::Small => "grows steadily, but little",
         Verdict::Slows => "grows, but slows down",
         Verdict::Few => "more; too few looks to say steady",
-        Verdict::Uneven => "more, but rose and fell",
+        Verdict::Uneven => "more, but not steadily",
         Verdict::Still => "does not grow",
     }
 }

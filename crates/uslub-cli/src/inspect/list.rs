@@ -78,4 +78,12 @@ fn push(out: &mut String, heap: &Heap<'_>, cache: &Cache, options: &ListOptions)
     if left {
         let _ = writeln!(out, "…more (--limit {} was reached)", options.limit);
     }
+    if shown == 0 && !left {
+        let which = if options.all {
+            "objects"
+        } else {
+            "live objects"
+        };
+        let _ = writeln!(out, "no {which} in cache {}", cache.name);
+    }
 }

@@ -2,6 +2,7 @@
 
 use super::refusal;
 use crate::broker::{self, Answer};
+use crate::destination;
 use crate::failure::{Failure, USAGE};
 use std::path::Path;
 use uslub_inspect::{CoreFile, Depth, Error, Heap, Memory, Process, Snapshot, root};
@@ -80,6 +81,11 @@ impl Target {
 
     /// The core file with a name.
     pub fn core(path: &Path) -> Result<Self, Failure> {
+        if let Some(kind) = destination::kind(path) {
+            let hint = "name a process by its number, or the file that the kernel wrote";
+            let message = format!("'{}' is {kind}, not a core file", path.display());
+            return Err(Failure::usage(message, hint));
+        }
         let core = CoreFile::open(path).map_err(|error| refusal::of(error, None))?;
         Ok(Self::Core(core, path.display().to_string()))
     }
@@ -96,7 +102,17 @@ impl Target {
     pub fn refuse(&self, error: Error) -> Failure {
         match self {
             Self::Process(process) => refusal::of(error, Some(process.pid())),
-            Self::Core(..) => refusal::of(error, None),
+            Self::Core(core, file) => {
+                let is_cut = matches!(error, Error::NotOnUslub { .. } | Error::Fault { .. });
+                let mut failure = refusal::of(error, None);
+                if core.is_truncated() && is_cut {
+                    failure = Failure::ours(
+                        format!("the core file '{file}' ends early: what is needed is missing"),
+                        "write it again after 'ulimit -c unlimited', on a disk with room",
+                    );
+                }
+                failure
+            }
         }
     }
 

@@ -34,8 +34,9 @@ pub use take::{Outcome, Output, Recorder};
 use crate::cli::{Cli, Command, RunOptions};
 use crate::ending::Ending;
 use crate::failure::Failure;
+use crate::inspect::target::Target;
 use crate::inspect::top;
-use crate::{inspect, run, units};
+use crate::{destination, inspect, run, units};
 use browse::Recorded;
 use clap::{Args, Parser};
 use nix::errno::Errno;
@@ -44,7 +45,6 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use series::Series;
 use std::ffi::OsString;
-use std::fs;
 use std::io::{ErrorKind, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -70,11 +70,11 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The file of a recording that follows this plan.
+    /// The file of a recording that follows this plan; it keeps what it holds until the first look.
     ///
     /// # Errors
     ///
-    /// If it cannot be created.
+    /// If it cannot be written.
     pub fn create(self, path: &Path) -> Result<Output, Failure> {
         Output::create(path, self.every, self.length, self.limit << 20)
     }
@@ -187,6 +187,8 @@ pub fn record(options: &RecordOptions) -> Result<Ending, Failure> {
         length: options.length,
         limit: options.limit,
     };
+    // Only a process that can be recorded costs what the file holds.
+    Target::process(pid)?.heaps()?;
     let output = plan.create(&options.output)?;
     let signals = signals().map_err(|error| {
         Failure::ours(
@@ -195,12 +197,7 @@ pub fn record(options: &RecordOptions) -> Result<Ending, Failure> {
         )
     })?;
     let mut pause = |time| wait(&signals, time);
-    let taken = take::take(pid, output, false, &mut pause);
-    if taken.is_err() {
-        // Nothing was recorded; an empty file would mislead.
-        let _ = fs::remove_file(&options.output);
-    }
-    print(&told(&taken?))?;
+    print(&told(&take::take(pid, output, false, &mut pause)?))?;
     Ok(Ending::Exited(0))
 }
 
@@ -304,9 +301,16 @@ pub fn replay(options: &ReplayOptions) -> Result<Ending, Failure> {
 
 /// `uslub report`.
 pub fn report(options: &ReportOptions) -> Result<Ending, Failure> {
+    if destination::is_same(&options.file, &options.output) {
+        return Err(Failure::usage(
+            format!("{} is the recording itself", options.output.display()),
+            "name another file for the page behind -o",
+        ));
+    }
     let series = Series::read(&options.file).map_err(|error| unreadable(&options.file, error))?;
     has_looks(&series, &options.file)?;
-    fs::write(&options.output, page::html(&series)).map_err(|error| {
+    let page = page::html(&series);
+    destination::write(&options.output, page.as_bytes()).map_err(|error| {
         Failure::ours(
             format!(
                 "cannot write the page {}: {error}",

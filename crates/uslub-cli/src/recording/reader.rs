@@ -5,6 +5,7 @@
 
 use super::file::{Block, CACHES_MAX, Change, Error, MAGIC, PAYLOAD_MAX, Start, VERSION};
 use super::look::{Cache, Row};
+use crate::destination;
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::Path;
@@ -35,6 +36,9 @@ impl Reader<BufReader<File>> {
     ///
     /// If it cannot be read, or is no recording.
     pub fn open(path: &Path) -> Result<Self, Error> {
+        if let Some(kind) = destination::kind(path) {
+            return Err(io::Error::other(format!("it is {kind}")).into());
+        }
         Reader::new(BufReader::new(File::open(path)?))
     }
 }

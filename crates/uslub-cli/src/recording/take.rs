@@ -11,6 +11,7 @@
 
 use super::file::{Start, Writer};
 use super::look::Look;
+use crate::destination::Destination;
 use crate::failure::Failure;
 use crate::inspect::target::{Target, start_time};
 use std::fs::File;
@@ -31,8 +32,7 @@ const MISSED_MAX: u32 = 10;
 /// Where a recording goes, and how much of it.
 #[derive(Debug)]
 pub struct Output {
-    path: PathBuf,
-    file: File,
+    file: Destination,
     every: Duration,
     length: Option<Duration>,
     limit: u64,
@@ -54,16 +54,16 @@ pub struct Outcome {
 }
 
 impl Output {
-    /// Creates the file. This comes before the program runs, so a wrong name costs nothing.
+    /// Opens the file. This comes before the program runs, so a wrong name costs nothing. What is in
+    /// it stays until the first look.
     pub fn create(
         path: &Path,
         every: Duration,
         length: Option<Duration>,
         limit: u64,
     ) -> Result<Self, Failure> {
-        let file = File::create(path).map_err(|error| unwritable(path, &error))?;
+        let file = Destination::lasting(path).map_err(|error| unwritable(path, &error))?;
         Ok(Output {
-            path: path.to_owned(),
             file,
             every,
             length,
@@ -178,11 +178,13 @@ impl<'a> Taker<'a> {
             since: since.map_or(0, |since| since.as_secs()),
             every: self.output.every.as_millis() as u64,
         };
-        Writer::new(&self.output.file, &start).map_err(|error| self.unwritable(&error))
+        let file = self.output.file.empty();
+        let writer = file.and_then(|file| Writer::new(file, &start));
+        writer.map_err(|error| self.unwritable(&error))
     }
 
     fn unwritable(&self, error: &std::io::Error) -> Failure {
-        unwritable(&self.output.path, error)
+        unwritable(self.output.file.path(), error)
     }
 
     /// Time from the start of a look to the next one.
@@ -200,7 +202,7 @@ impl<'a> Taker<'a> {
         };
         writer.end(&why).map_err(|error| self.unwritable(&error))?;
         Ok(Outcome {
-            path: self.output.path.clone(),
+            path: self.output.file.path().to_owned(),
             looks: self.looks,
             bytes: writer.bytes(),
             length: Duration::from_millis(self.last),
