@@ -2,7 +2,7 @@
 //!
 //! | step | the file |
 //! |---|---|
-//! | [`Destination::open`], before the work | is created if it is absent; nothing else changes |
+//! | [`Destination::open`], before the work | is created if it is absent, and keeps what it holds |
 //! | [`Destination::replace`] or [`Destination::empty`] | loses what it held |
 //! | the end without these | is removed, if this run created it |
 //!

@@ -50,8 +50,8 @@ pub fn ms(word: &str) -> Result<f64, String> {
     number.ok_or_else(|| "it must be a number of milliseconds, for example 2.5".to_owned())
 }
 
-/// `command` with options whose numbers may have a minus: their readers say what is accepted. Else a
-/// negative number would be an unknown option.
+/// `command` with options whose numbers may have a minus: their readers say what is accepted.
+/// Without this a negative number is an unknown option.
 pub fn with_minus(command: Command) -> Command {
     let sign = |option: Arg| {
         let names = option.get_value_names().unwrap_or_default();
