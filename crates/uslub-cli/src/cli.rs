@@ -1,8 +1,9 @@
 //! The command line: commands, options and their help.
 
+use crate::numbers::{whole, whole_from, with_minus};
 use crate::sim::SimOptions;
 use crate::{inspect, recording};
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -10,11 +11,26 @@ use uslub_core::tunables::{TUNABLES, Tunables};
 
 /// The kernel's SLUB allocator for any dynamically linked program
 #[derive(Debug, Parser)]
-#[command(name = "uslub", version, disable_help_subcommand = true)]
+#[command(name = "uslub", version)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
+}
+
+impl Cli {
+    /// Reads a command line.
+    ///
+    /// # Errors
+    ///
+    /// If it is wrong, or requests help.
+    pub fn read<W>(words: impl IntoIterator<Item = W>) -> Result<Self, clap::Error>
+    where
+        W: Into<OsString> + Clone,
+    {
+        let matches = with_minus(Self::command()).try_get_matches_from(words)?;
+        Self::from_arg_matches(&matches)
+    }
 }
 
 /// The commands.
@@ -147,7 +163,7 @@ Exit status: 0 when it ran, whatever was met; what was not met is printed last."
 )]
 pub struct CompareOptions {
     /// Measured rounds; each round runs the program once on every allocator
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=10_000))]
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = whole(1_usize, 10_000))]
     pub rounds: usize,
 
     /// File for the program's standard input; default: empty input
@@ -286,23 +302,23 @@ pub struct RunOptions {
 )]
 pub struct FailOptions {
     /// The first allocation that fails
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole_from(1_u32))]
     pub from: u32,
 
     /// The last allocation that fails; default: the last one of the program
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = whole_from(1_u32))]
     pub to: Option<u32>,
 
     /// Runs, at most
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = whole_from(1_u32))]
     pub times: Option<u32>,
 
     /// Runs at the same time
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole(1_u32, 256))]
     pub jobs: u32,
 
     /// Seconds after which a run counts as hung
-    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = whole_from(1_u64))]
     pub timeout: u64,
 
     /// File for the program's standard input; default: empty input
@@ -365,10 +381,9 @@ fn tunables_help() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     fn run_options(words: &[&str]) -> Result<RunOptions, clap::Error> {
-        match Cli::try_parse_from([&["uslub", "run"], words].concat())?.command {
+        match Cli::read([&["uslub", "run"], words].concat())?.command {
             Command::Run(options) => Ok(options),
             other => panic!("{other:?}"),
         }
@@ -376,7 +391,7 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        Cli::command().debug_assert();
+        with_minus(Cli::command()).debug_assert();
     }
 
     #[test]

@@ -117,10 +117,9 @@ pub fn run(options: &CompareOptions) -> Result<Ending, Failure> {
     let program = run::suitable(name, &ours)?;
     let input = options.input.as_deref().unwrap_or(Path::new("/dev/null"));
     opened(input)?;
-    if let Some(file) = &options.json {
-        if file.as_os_str() != "-" {
-            destination::check(file).map_err(|error| destination::refused(file, &error))?;
-        }
+    let json = options.json.as_ref();
+    if let Some(file) = json.filter(|file| file.as_os_str() != "-") {
+        destination::check(file).map_err(|error| destination::refused(file, &error))?;
     }
     let folder = run::temporary_folder()?;
     let ours = environment::preloadable(&ours, Some(folder.path()))?;

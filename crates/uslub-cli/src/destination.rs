@@ -2,7 +2,7 @@
 //!
 //! | step | the file |
 //! |---|---|
-//! | [`Destination::open`], before the work | is created if it is absent; nothing else changes |
+//! | [`Destination::open`], before the work | is created if it is absent, and keeps what it holds |
 //! | [`Destination::replace`] or [`Destination::empty`] | loses what it held |
 //! | the end without these | is removed, if this run created it |
 //!
@@ -163,12 +163,12 @@ pub fn check(path: &Path) -> io::Result<()> {
 ///
 /// # Errors
 ///
-/// If it cannot be read, or is a folder.
+/// If it cannot be read, or is a folder or a pipe.
 pub fn source(path: &Path) -> io::Result<File> {
-    let file = File::open(path)?;
-    match file.metadata()?.is_dir() {
-        true => Err(ErrorKind::IsADirectory.into()),
-        false => Ok(file),
+    match kind(path) {
+        // Each run reads it from its begin.
+        Some(kind @ ("a folder" | "a pipe")) => Err(io::Error::other(format!("it is {kind}"))),
+        _ => File::open(path),
     }
 }
 
@@ -219,7 +219,7 @@ mod tests {
         assert!(!is_same(&path, folder.path()));
         assert!(source(&path).is_ok());
         let error = source(folder.path()).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::IsADirectory);
+        assert_eq!(error.to_string(), "it is a folder");
     }
 
     #[test]
@@ -234,7 +234,7 @@ mod tests {
         check(&at("link")).unwrap();
         assert!(at("link").is_symlink());
         assert!(check(folder.path()).is_err() && check(&at("no/such")).is_err());
-        // Somebody else took the name.
+        // The name stands for another file by now.
         let opened = Destination::open(&at("taken")).unwrap();
         fs::remove_file(at("taken")).unwrap();
         fs::write(at("taken"), "").unwrap();

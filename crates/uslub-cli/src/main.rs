@@ -6,7 +6,7 @@
 //! | `bench` | `uslub bench`: selection of measurements, and output of their report |
 //! | `compare`, `verdict` | `uslub bench run`: a program on several allocators |
 //! | `sim` | `uslub sim`: the allocator on a simulated machine |
-//! | `usage` | messages for a wrong command line |
+//! | `usage`, `numbers` | messages for a wrong command line |
 //! | `pages` | man pages and completions of shells |
 //! | `run` | `uslub run` from start to end |
 //! | `destination` | files that the user names for a result |
@@ -49,6 +49,7 @@ mod inspect;
 mod library;
 mod machine;
 mod names;
+mod numbers;
 mod onlooker;
 mod pages;
 mod privilege;
@@ -75,7 +76,6 @@ mod watcher;
 mod width;
 mod wire;
 
-use clap::Parser;
 use ending::Ending;
 use std::panic::resume_unwind;
 use std::thread;
@@ -87,9 +87,9 @@ const PARSER_STACK_BYTES: usize = 2 << 20;
 /// Reads the command line in a thread of its own, or in this one where no thread can be made.
 fn parse() -> Result<cli::Cli, clap::Error> {
     let parser = thread::Builder::new().stack_size(PARSER_STACK_BYTES);
-    match parser.spawn(cli::Cli::try_parse) {
+    match parser.spawn(|| cli::Cli::read(std::env::args_os())) {
         Ok(parser) => parser.join().unwrap_or_else(|panic| resume_unwind(panic)),
-        Err(_) => cli::Cli::try_parse(),
+        Err(_) => cli::Cli::read(std::env::args_os()),
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::destination;
 use crate::ending::Ending;
 use crate::failure::Failure;
+use crate::numbers::{ms, whole, whole_from};
 use crate::progress::progress;
 use clap::Args;
 use std::fs;
@@ -23,20 +24,21 @@ pub struct SimOptions {
         long,
         value_name = "N,N…",
         value_delimiter = ',',
-        default_value = "1,2,8,32"
+        default_value = "1,2,8,32",
+        value_parser = whole(1_usize, 512)
     )]
     pub cpus: Vec<usize>,
 
     /// Numbers of memory nodes, 1 to 16
-    #[arg(long, value_name = "N,N…", value_delimiter = ',', default_value = "1")]
+    #[arg(long, value_name = "N,N…", value_delimiter = ',', default_value = "1", value_parser = whole(1_usize, 16))]
     pub nodes: Vec<usize>,
 
     /// Nodes that have memory; default: all
-    #[arg(long, value_name = "NODE,NODE…", value_delimiter = ',')]
+    #[arg(long, value_name = "NODE,NODE…", value_delimiter = ',', value_parser = whole_from(0_usize))]
     pub memory_nodes: Vec<usize>,
 
     /// CPUs that share a last-level cache
-    #[arg(long, value_name = "N", default_value_t = 8)]
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = whole_from(0_usize))]
     pub llc: usize,
 
     /// Values of a tunable to try; can be repeated: all combinations run
@@ -44,11 +46,11 @@ pub struct SimOptions {
     pub set: Vec<String>,
 
     /// Bytes of an object; default: the load's
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", value_parser = whole_from(0_usize))]
     pub size: Option<usize>,
 
     /// Objects of a bulk
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=4096))]
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = whole(1_usize, 4096))]
     pub bulk: usize,
 
     /// Who sends to whom in a flow: near, far or ring; default: near for ublk, far for flow
@@ -60,7 +62,7 @@ pub struct SimOptions {
     pub nowait: Option<String>,
 
     /// Nanoseconds of a CPU's own work around each operation; default: the load's
-    #[arg(long, value_name = "NS", value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
+    #[arg(long, value_name = "NS", value_parser = whole(0_u64, 1_000_000))]
     pub work: Option<u64>,
 
     /// The trace of the load 'trace'
@@ -68,15 +70,15 @@ pub struct SimOptions {
     pub trace: Option<PathBuf>,
 
     /// Seed of all random numbers
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole_from(0_u64))]
     pub seed: u64,
 
     /// Milliseconds of virtual time before the measurement
-    #[arg(long, value_name = "MS", default_value_t = 5.0)]
+    #[arg(long, value_name = "MS", default_value_t = 5.0, value_parser = ms)]
     pub warm_ms: f64,
 
     /// Milliseconds of virtual time of the measurement
-    #[arg(long, value_name = "MS", default_value_t = 5.0)]
+    #[arg(long, value_name = "MS", default_value_t = 5.0, value_parser = ms)]
     pub run_ms: f64,
 
     /// Set a cost of the model; can be repeated

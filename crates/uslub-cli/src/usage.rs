@@ -52,6 +52,19 @@ fn describe(error: &clap::Error, root: &Command, commands: &[&Command]) -> Failu
     let path = path.join(" ");
     let help = format!("see '{path} --help'");
     match (error.kind(), context(error, ContextKind::InvalidArg)) {
+        (ErrorKind::UnknownArgument, Some(word)) if !word.starts_with('-') => {
+            let usage = chosen.unwrap_or(root).clone().bin_name(path).render_usage();
+            Failure::usage(
+                format!("'{word}' is one word too many"),
+                usage.to_string().replacen("Usage", "usage", 1),
+            )
+        }
+        (ErrorKind::InvalidUtf8, _) => {
+            let mut words = std::env::args_os().filter(|word| word.to_str().is_none());
+            let word = words.next().unwrap_or_default();
+            let word = uslub_inspect::root::printable(word.as_encoded_bytes());
+            Failure::usage(format!("'{word}' is no text: it is not UTF-8"), help)
+        }
         (ErrorKind::UnknownArgument, Some(option)) => Failure::usage(
             with_suggestion(
                 format!("unknown option '{option}'"),
@@ -96,15 +109,44 @@ fn describe(error: &clap::Error, root: &Command, commands: &[&Command]) -> Failu
 
 /// Appends what the user may have meant, if `clap` has a suggestion.
 fn with_suggestion(message: String, error: &clap::Error, kind: ContextKind) -> String {
+    let word = match kind {
+        ContextKind::SuggestedSubcommand => ContextKind::InvalidSubcommand,
+        _ => ContextKind::InvalidArg,
+    };
+    let word = context(error, word).unwrap_or_default();
     // The last of several suggestions is the most similar word.
     let meant = match error.get(kind) {
         Some(ContextValue::Strings(all)) => all.last().cloned(),
         _ => context(error, kind),
     };
-    match meant {
+    match meant.filter(|meant| is_similar(&word, meant)) {
         Some(meant) => format!("{message}; did you mean '{meant}'?"),
         None => message,
     }
+}
+
+/// Whether somebody who wrote `word` may have meant the other one: few letters differ, or it is its
+/// beginning.
+fn is_similar(word: &str, meant: &str) -> bool {
+    let letters = meant.trim_start_matches('-').chars().count();
+    let is_begun = word.len() > 2 && meant.starts_with(word);
+    is_begun || differing(word, meant) <= (letters / 2).clamp(1, 2)
+}
+
+/// Letters to insert, drop or replace in one word to get the other (Levenshtein).
+fn differing(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut corner = std::mem::replace(&mut row[0], i + 1);
+        for (j, &y) in b.iter().enumerate() {
+            let above = row[j + 1];
+            let replaced = corner + usize::from(x != y);
+            row[j + 1] = replaced.min(above + 1).min(row[j] + 1);
+            corner = above;
+        }
+    }
+    row[b.len()]
 }
 
 /// Long names of all options of `command`.
@@ -129,10 +171,9 @@ fn context(error: &clap::Error, kind: ContextKind) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Parser;
 
     fn failure(words: &[&str]) -> Failure {
-        let error = Cli::try_parse_from([&["uslub"], words].concat()).unwrap_err();
+        let error = Cli::read([&["uslub"], words].concat()).unwrap_err();
         let root = Cli::command();
         describe(&error, &root, &chosen(&root, words))
     }
@@ -155,6 +196,9 @@ mod tests {
             f.message,
             "unknown option '--reprot'; did you mean '--report'?"
         );
+        let f = failure(&["nope"]);
+        assert!(!f.message.contains("did you mean"), "{}", f.message);
+        assert_eq!(differing("sedes", "seeds"), 2);
         let f = failure(&["bench", "sedes"]);
         assert!(
             f.message
@@ -204,5 +248,44 @@ mod tests {
         assert_eq!(f.hint, "see 'uslub bench run --help'");
         let f = failure(&["bench", "seeds", "--html"]);
         assert_eq!(f.hint, "see 'uslub bench seeds --help'");
+    }
+    #[test]
+    fn a_wrong_number_and_a_word_too_many_are_named() {
+        let limit = "for '--limit <N>': it must be a whole number, 0 or more";
+        for word in ["-1", "x"] {
+            let f = failure(&["list", "1", "c", "--limit", word]);
+            assert_eq!(f.message, format!("invalid value '{word}' {limit}"));
+        }
+        for (words, answer) in [
+            (&["doctor", "1", "--seconds", "-1"][..], "from 0 to 3600"),
+            (&["list", "1", "c", "--dump", "5000"], "from 0 to 4096"),
+            (&["fail", "--jobs", "-1", "ls"], "from 1 to 256"),
+            (&["top", "1", "-n", "0"], "whole number, 1 or more"),
+            (&["top", "1", "-d", "-1"], "from 0.1 to 60"),
+            (&["replay", "f", "--at", "-1s"], "0 to 366 days"),
+            (&["sim", "--cpus", "-1,2"], "from 1 to 512"),
+            (
+                &["holders", "1", "0", "--limit", "99999999999999999999"],
+                "too large",
+            ),
+        ] {
+            let f = failure(words);
+            assert!(f.message.contains(answer), "{words:?}: {}", f.message);
+        }
+        let f = failure(&["info", "1", "extra"]);
+        assert_eq!(f.message, "'extra' is one word too many");
+        assert_eq!(f.hint, "usage: uslub info [OPTIONS] <PID|FILE>");
+    }
+
+    #[test]
+    fn help_is_a_command_too() {
+        for (words, start) in [
+            (&["help"][..], "The kernel's SLUB"),
+            (&["help", "run"], "Run a"),
+        ] {
+            let error = Cli::read([&["uslub"], words].concat()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::DisplayHelp);
+            assert!(error.to_string().starts_with(start), "{error}");
+        }
     }
 }

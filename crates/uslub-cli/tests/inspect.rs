@@ -435,3 +435,20 @@ fn all_caches_of_a_name_are_listed() {
         .collect();
     assert!(indices.len() == 2 && indices[0] != indices[1], "{map}");
 }
+
+#[test]
+fn a_cache_without_live_objects_is_called_so() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("frees");
+    let source = "#include <stdio.h>\n#include <stdlib.h>\n\
+                  int main(void) { setvbuf(stdout, NULL, _IONBF, 0);\n\
+                  setvbuf(stdin, NULL, _IONBF, 0); free(malloc(1248)); puts(\"ready\");\n\
+                  getchar(); return 0; }";
+    if !compile(source, &["-O0", "-Wno-unused-result"], &program) {
+        return;
+    }
+    let library = library("uslub-malloc", "libuslub_malloc.so");
+    let paused = Paused::start(Command::new(&program).env("LD_PRELOAD", library)).at_rest();
+    let listed = said(&["list", &paused.pid(), "kmalloc-1248"]);
+    assert_eq!(listed, "no live objects in cache kmalloc-1248\n");
+}

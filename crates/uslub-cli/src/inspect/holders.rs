@@ -4,11 +4,13 @@ use super::names::Names;
 use super::target::Target;
 use super::{STATUS_HELP, explain};
 use crate::failure::Failure;
+use crate::numbers::whole_from;
 use crate::units;
 use clap::Args;
 use serde::Serialize;
 use std::fmt::Write;
 use std::ops::Range;
+use std::path::PathBuf;
 use std::time::Instant;
 use uslub_inspect::Heap;
 use uslub_inspect::explain::Meaning;
@@ -24,7 +26,7 @@ const WORDS_MAX: usize = 1_000_000;
 pub struct HoldersOptions {
     /// The process, by its number; or a core file, in which registers of threads count too
     #[arg(value_name = "PID|FILE")]
-    pub target: String,
+    pub target: PathBuf,
 
     /// An address of the object, hexadecimal with 0x, or decimal
     #[arg(value_name = "ADDRESS")]
@@ -35,7 +37,7 @@ pub struct HoldersOptions {
     pub exact: bool,
 
     /// Words to list, at most
-    #[arg(long, value_name = "N", default_value_t = 20)]
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = whole_from(0_usize))]
     pub limit: usize,
 
     /// List words in free slots and in uslub's own records too

@@ -9,6 +9,7 @@ use crate::units;
 use crate::width::wrap;
 use clap::Args;
 use serde::Serialize;
+use std::path::PathBuf;
 use uslub_inspect::fullness::{Fullness, SPARSE_PERCENT};
 
 /// Caches that are shown without `--all`.
@@ -26,7 +27,7 @@ const FORMAT: u32 = 1;
 pub struct MapOptions {
     /// The process, by its number; or a core file
     #[arg(value_name = "PID|FILE")]
-    pub target: String,
+    pub target: PathBuf,
 
     /// The cache, as `uslub info` names it; default: all caches
     #[arg(value_name = "CACHE")]
@@ -120,8 +121,11 @@ pub fn run(options: &MapOptions) -> Result<Ending, Failure> {
 fn who(options: &MapOptions, pins: Option<&Pins>, columns: usize, glyphs: Glyphs) -> String {
     let cache = options.cache.as_deref().unwrap_or_default();
     let text = match pins {
-        Some(pins) => pins.text(&options.target),
-        None => format!("\nwho pins: uslub map {} {cache} --who\n", options.target),
+        Some(pins) => pins.text(&options.target.to_string_lossy()),
+        None => format!(
+            "\nwho pins: uslub map {} {cache} --who\n",
+            options.target.display()
+        ),
     };
     let mut out = String::new();
     for text in text.lines() {
@@ -258,7 +262,7 @@ fn all(
         out.push('\n');
         wrapped(
             &mut out,
-            &format!("next: uslub map {} {name}", options.target),
+            &format!("next: uslub map {} {name}", options.target.display()),
             columns,
         );
     }

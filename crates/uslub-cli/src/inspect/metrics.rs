@@ -9,6 +9,7 @@ use crate::ending::Ending;
 use crate::failure::{Failure, NOT_FOUND};
 use clap::Args;
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use uslub_inspect::snapshot::Row;
 use uslub_inspect::{Bridge, Heap, Snapshot};
@@ -30,7 +31,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 pub struct MetricsOptions {
     /// Processes, by their numbers; or core files
     #[arg(required = true, value_name = "PID|FILE")]
-    pub targets: Vec<String>,
+    pub targets: Vec<PathBuf>,
 
     /// Answer a collector's scrapes of http://ADDRESS/metrics, until the processes end; loopback
     /// addresses only, for example 127.0.0.1:9464
@@ -56,12 +57,12 @@ struct Allocator {
 }
 
 /// The output for targets.
-pub fn text(targets: &[String]) -> Result<String, Failure> {
+pub fn text(targets: &[PathBuf]) -> Result<String, Failure> {
     let looked: Result<Vec<_>, _> = targets.iter().map(|word| look(word)).collect();
     write(&looked?)
 }
 
-fn look(word: &str) -> Result<Looked, Failure> {
+fn look(word: &Path) -> Result<Looked, Failure> {
     let target = Target::open(word)?;
     let looks = target.looks()?;
     let (pid, bridge) = match &target {
@@ -157,12 +158,12 @@ pub fn listen(options: &MetricsOptions, address: &str) -> Result<Ending, Failure
     text(&options.targets)?;
     // A core file stays; a process is another one if it started at another time.
     let started = options.targets.iter().map(|word| {
-        let pid = word.parse().ok();
+        let pid = word.to_str().and_then(|word| word.parse().ok());
         (word.clone(), pid, pid.and_then(start_time))
     });
     let started: Vec<_> = started.collect();
     let still_there = || {
-        let is_there = |(word, pid, start): &(String, Option<i32>, Option<u64>)| {
+        let is_there = |(word, pid, start): &(PathBuf, Option<i32>, Option<u64>)| {
             let is_same = pid.is_none_or(|pid| start.is_some() && start_time(pid) == *start);
             is_same.then(|| word.clone())
         };

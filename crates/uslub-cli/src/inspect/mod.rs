@@ -44,6 +44,7 @@ pub mod top;
 
 use crate::ending::Ending;
 use crate::failure::Failure;
+use crate::numbers::{whole, whole_from};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Subcommand};
 pub use doctor::{DoctorOptions, run as doctor};
@@ -63,7 +64,7 @@ pub use sysfs::SysfsOptions;
 pub struct InfoOptions {
     /// The process, by its number; or a core file
     #[arg(value_name = "PID|FILE")]
-    pub target: String,
+    pub target: PathBuf,
 
     /// Show every cache, also those without objects
     #[arg(long)]
@@ -104,7 +105,7 @@ pub struct CoreOptions {
 pub struct ExplainOptions {
     /// The process, by its number; or a core file
     #[arg(value_name = "PID|FILE")]
-    pub target: String,
+    pub target: PathBuf,
 
     /// Addresses, hexadecimal with 0x, or decimal
     #[arg(required = true, value_name = "ADDRESS")]
@@ -117,18 +118,18 @@ pub struct ExplainOptions {
 pub struct ListOptions {
     /// The process, by its number; or a core file
     #[arg(value_name = "PID|FILE")]
-    pub target: String,
+    pub target: PathBuf,
 
     /// The cache, as `uslub info` names it
     #[arg(value_name = "CACHE")]
     pub cache: String,
 
     /// Objects to list of a cache, at most
-    #[arg(long, value_name = "N", default_value_t = 20)]
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = whole_from(0_usize))]
     pub limit: usize,
 
     /// Bytes of each object to show
-    #[arg(long, value_name = "BYTES", default_value_t = 0, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(0..=4096))]
+    #[arg(long, value_name = "BYTES", default_value_t = 0, value_parser = whole(0_usize, 4096))]
     pub dump: usize,
 
     /// List free slots too, with their states
@@ -142,7 +143,7 @@ pub struct ListOptions {
 pub struct TargetOptions {
     /// The process, by its number; or a core file
     #[arg(value_name = "PID|FILE")]
-    pub target: String,
+    pub target: PathBuf,
 }
 
 /// The part of the help after the options.
@@ -164,13 +165,14 @@ pub fn usage(error: &clap::Error) -> Option<Failure> {
 
 /// The failure for one of these commands whose argument is missing.
 pub fn missing(error: &clap::Error, commands: &[&str]) -> Option<Failure> {
-    let command = std::env::args().nth(1)?;
+    let command = std::env::args_os().nth(1)?.into_string().ok()?;
     if error.kind() != ErrorKind::MissingRequiredArgument || !commands.contains(&&*command) {
         return None;
     }
-    let missing = match error.get(ContextKind::InvalidArg)? {
-        ContextValue::Strings(all) => all.join(" "),
-        other => other.to_string(),
+    let (missing, verb) = match error.get(ContextKind::InvalidArg)? {
+        ContextValue::Strings(all) if all.len() > 1 => (all.join(" and "), "are"),
+        ContextValue::Strings(all) => (all.join(" "), "is"),
+        other => (other.to_string(), "is"),
     };
     let missing = missing.replace(['<', '>'], "");
     let usage = match error.get(ContextKind::Usage) {
@@ -178,7 +180,7 @@ pub fn missing(error: &clap::Error, commands: &[&str]) -> Option<Failure> {
         _ => format!("see 'uslub {command} --help'"),
     };
     Some(Failure::usage(
-        format!("{missing} is missing"),
+        format!("{missing} {verb} missing"),
         usage.replacen("Usage", "usage", 1),
     ))
 }

@@ -22,7 +22,7 @@ use uslub_inspect::snapshot::Row;
 pub struct SysfsOptions {
     /// The process, by its number; or a core file
     #[arg(value_name = "PID|FILE")]
-    pub target: String,
+    pub target: PathBuf,
 
     /// The folder to make; it may exist if it is empty
     #[arg(value_name = "DIR")]

@@ -35,8 +35,9 @@ pub enum Target {
 
 impl Target {
     /// The process with a number, or the core file with a name.
-    pub fn open(word: &str) -> Result<Self, Failure> {
-        let path = Path::new(word);
+    pub fn open(word: impl AsRef<Path>) -> Result<Self, Failure> {
+        let path = word.as_ref();
+        let word = path.to_string_lossy();
         if !word.is_empty() && word.bytes().all(|b| b.is_ascii_digit()) {
             let Ok(pid) = word.parse() else {
                 let mut failure = refusal::of(Error::NoProcess(i32::MAX), None);

@@ -36,9 +36,10 @@ use crate::ending::Ending;
 use crate::failure::Failure;
 use crate::inspect::target::Target;
 use crate::inspect::top;
+use crate::numbers::whole;
 use crate::{destination, inspect, run, units};
 use browse::Recorded;
-use clap::{Args, Parser};
+use clap::Args;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
@@ -105,7 +106,7 @@ pub struct RecordOptions {
     pub length: Option<Duration>,
 
     /// Largest file
-    #[arg(long, value_name = "MIB", default_value_t = LIMIT_MIB, value_parser = clap::value_parser!(u64).range(1..=1024))]
+    #[arg(long, value_name = "MIB", default_value_t = LIMIT_MIB, value_parser = whole(1_u64, 1024))]
     pub limit: u64,
 
     /// The program to run on uslub and to record, and its arguments
@@ -220,7 +221,7 @@ fn run_options(options: &RecordOptions) -> Result<RunOptions, Failure> {
         "--".into(),
     ]);
     words.extend(options.command.iter().cloned());
-    match Cli::try_parse_from(words).map(|cli| cli.command) {
+    match Cli::read(words).map(|cli| cli.command) {
         Ok(Command::Run(options)) => Ok(options),
         _ => Err(Failure::usage(
             "no program is given",

@@ -54,8 +54,8 @@ pub struct Outcome {
 }
 
 impl Output {
-    /// Opens the file. This comes before the program runs, so a wrong name costs nothing. What is in
-    /// it stays until the first look.
+    /// Opens the file. This comes before the program runs, so a wrong name costs nothing. What is
+    /// in it stays until the first look.
     pub fn create(
         path: &Path,
         every: Duration,

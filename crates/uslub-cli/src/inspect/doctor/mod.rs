@@ -19,6 +19,7 @@ mod tests;
 
 use crate::ending::Ending;
 use crate::failure::Failure;
+use crate::numbers::whole;
 use crate::units;
 use crate::width;
 use clap::Args;
@@ -45,7 +46,7 @@ pub struct DoctorOptions {
     pub target: String,
 
     /// Seconds to watch the process, 0 to 3600; with 0 no rule about growth or rates applies
-    #[arg(long, value_name = "SECONDS", default_value_t = 3, value_parser = clap::value_parser!(u64).range(0..=3600))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 3, value_parser = whole(0_u64, 3600))]
     pub seconds: u64,
 
     /// Write JSON instead of sentences

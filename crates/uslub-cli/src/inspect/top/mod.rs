@@ -26,6 +26,7 @@ use super::doctor::Examination;
 use super::glyphs::Glyphs;
 use crate::ending::Ending;
 use crate::failure::Failure;
+use crate::numbers::whole_from;
 use app::{Action, App, Check, DELAYS};
 use clap::Args;
 use columns::Column;
@@ -63,7 +64,7 @@ pub struct TopOptions {
     pub delay: Duration,
 
     /// Looks to take; default: one with rates in a pipe, no end in a terminal
-    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(short = 'n', long, value_name = "N", value_parser = whole_from(1_u64))]
     pub looks: Option<u64>,
 
     /// Column to sort by; below are their names

@@ -150,7 +150,7 @@ impl Sampler {
         if start_time(self.pid) != Some(self.start) {
             return Err(Failure::ours("the process ended", "start it again"));
         }
-        let target = Target::open(&self.pid.to_string())?;
+        let target = Target::open(self.pid.to_string())?;
         let looks = target.looks()?;
         let mut sample = Sample {
             pid: self.pid,
@@ -180,7 +180,7 @@ impl Sampler {
         if start_time(self.pid) != Some(self.start) {
             return Err(Failure::ours("the process ended", "start it again"));
         }
-        json::text(&Target::open(&self.pid.to_string())?)
+        json::text(&Target::open(self.pid.to_string())?)
     }
 
     fn resident(&self) -> u64 {
