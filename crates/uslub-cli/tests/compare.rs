@@ -114,7 +114,7 @@ fn a_signal_of_the_terminal_that_ends_the_program_ends_us() {
 #[test]
 fn wrong_words_are_named() {
     let cases: [(&[&str], i32, &str); 4] = [
-        (&["--rounds", "0", "true"], 2, "1..=10000"),
+        (&["--rounds", "0", "true"], 2, "from 1 to 10000"),
         (
             &["--input", "/no/such", "cat"],
             2,
