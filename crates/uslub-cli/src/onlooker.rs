@@ -286,6 +286,11 @@ pub struct Onlooker {
     thread: Option<(Sender<()>, JoinHandle<()>)>,
 }
 
+/// The time from before a program begins until its id is known. Its end waits for that.
+pub struct Expected {
+    watched: MutexGuard<'static, Watched>,
+}
+
 impl Onlooker {
     /// Lets the program say when it ends. Call it before the program gets its environment.
     pub fn prepare() {
@@ -297,14 +302,32 @@ impl Onlooker {
         });
     }
 
+    /// Expects a program. Call it before the program begins.
+    pub fn expect() -> Expected {
+        Expected { watched: watched() }
+    }
+
+    /// What was seen, after the end of the child.
+    pub fn finish(self) -> Option<Sight> {
+        if let Some((stop, thread)) = self.thread {
+            drop(stop);
+            let _ = thread.join();
+        }
+        let mut watched = watched();
+        watched.pid = 0;
+        watched.sight.take()
+    }
+}
+
+impl Expected {
     /// Looks at the child `pid`, which has just begun.
-    pub fn start(pid: Pid) -> Self {
-        let start = Instant::now();
-        *watched() = Watched {
+    pub fn start(mut self, pid: Pid) -> Onlooker {
+        *self.watched = Watched {
             pid: pid.as_raw(),
-            start: Some(start),
+            start: Some(Instant::now()),
             sight: None,
         };
+        drop(self.watched);
         let (stop, stopped) = channel::<()>();
         let looks = move || {
             let mut wait = FIRST;
@@ -324,17 +347,6 @@ impl Onlooker {
         Onlooker {
             thread: thread.map(|thread| (stop, thread)),
         }
-    }
-
-    /// What was seen, after the end of the child.
-    pub fn finish(self) -> Option<Sight> {
-        if let Some((stop, thread)) = self.thread {
-            drop(stop);
-            let _ = thread.join();
-        }
-        let mut watched = watched();
-        watched.pid = 0;
-        watched.sight.take()
     }
 }
 

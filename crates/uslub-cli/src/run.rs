@@ -231,6 +231,7 @@ pub fn execute(
     watch.prepare(&mut command);
     let file = PathBuf::from(command.get_program());
     let mut broker = Broker::start();
+    let expected = looks.then(Onlooker::expect);
     let start = Instant::now();
     let child = command
         .spawn()
@@ -239,7 +240,7 @@ pub fn execute(
     let _reaper = Reaper::start(pid, folder);
     // After the reaper: that is a copy of this process, and a copy has no other threads.
     let recorder = recording.map(|output| Recorder::start(pid, output));
-    let onlooker = looks.then(|| Onlooker::start(Pid::from_raw(pid as i32)));
+    let onlooker = expected.map(|program| program.start(Pid::from_raw(pid as i32)));
     let mut watcher = Watcher::start(Pid::from_raw(pid as i32), &file);
     let (ending, usage) = watch
         .until_end(Pid::from_raw(pid as i32), &mut watcher, &mut broker)

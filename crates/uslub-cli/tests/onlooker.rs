@@ -7,10 +7,11 @@ mod support;
 use inspected::{has_cc, library};
 use serde_json::Value;
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use support::{compile, text, uslub_command};
 
-/// Keeps 5,000 requests; destroys another cache after looks had time to see it.
+/// Keeps 5,000 requests; destroys another cache, without an argument after looks had time to see it.
 const OWN: &str = r#"
 #include <stdlib.h>
 #include <unistd.h>
@@ -18,7 +19,7 @@ const OWN: &str = r#"
 
 struct request { int fd; char path[100]; };
 
-int main(void)
+int main(int count, char **arguments)
 {
     struct kmem_cache *requests = KMEM_CACHE(request, SLAB_HWCACHE_ALIGN);
     struct kmem_cache *early = kmem_cache_create("early", 200, 0, 0, NULL);
@@ -28,7 +29,9 @@ int main(void)
             return 1;
     if (!kmem_cache_alloc_bulk(early, GFP_KERNEL, 2000, objects))
         return 1;
-    usleep(2500 * 1000);
+    (void)arguments;
+    if (count == 1)
+        usleep(2500 * 1000);
     kmem_cache_free_bulk(early, 2000, objects);
     kmem_cache_destroy(early);
     return malloc(100) == NULL;
@@ -45,6 +48,17 @@ fn run(words: &[&str], prepare: impl FnOnce(&mut Command)) -> (String, Value) {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     let record = fs::read(&record).unwrap_or_else(|error| panic!("{error}: {said}"));
     (said, serde_json::from_slice(&record).unwrap())
+}
+
+/// The program above, in a folder with its library; `None` without a C compiler.
+fn own_program(folder: &Path) -> Option<PathBuf> {
+    let installed = folder.join("libuslub.so.0");
+    fs::copy(library("uslub-capi", "libuslub_capi.so"), &installed).unwrap();
+    let include = concat!(env!("CARGO_MANIFEST_DIR"), "/../uslub-capi/include");
+    let program = folder.join("own");
+    let compiled = compile(OWN, &["-I", include, text(&installed)], &program);
+    assert!(compiled || !has_cc(), "the program does not compile");
+    compiled.then_some(program)
 }
 
 #[test]
@@ -85,14 +99,9 @@ fn a_program_that_a_signal_ends_has_the_caches_of_the_last_look() {
 #[test]
 fn a_programs_own_caches_are_told_also_those_that_it_destroyed() {
     let folder = tempfile::tempdir().unwrap();
-    let installed = folder.path().join("libuslub.so.0");
-    fs::copy(library("uslub-capi", "libuslub_capi.so"), &installed).unwrap();
-    let include = concat!(env!("CARGO_MANIFEST_DIR"), "/../uslub-capi/include");
-    let program = folder.path().join("own");
-    if !compile(OWN, &["-I", include, text(&installed)], &program) {
-        assert!(!has_cc(), "the program does not compile");
+    let Some(program) = own_program(folder.path()) else {
         return;
-    }
+    };
     let (said, record) = run(&[text(&program)], |command| {
         command.env("LD_LIBRARY_PATH", folder.path());
     });
@@ -118,4 +127,19 @@ fn a_programs_own_caches_are_told_also_those_that_it_destroyed() {
         .unwrap();
     assert_eq!(early["destroyed"], true);
     assert!(early["peak_bytes"].as_u64() >= Some(2000 * 200), "{early}");
+}
+
+#[test]
+fn a_program_that_ends_at_once_is_seen_at_its_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(program) = own_program(folder.path()) else {
+        return;
+    };
+    for _ in 0..20 {
+        let (said, record) = run(&[text(&program), "at once"], |command| {
+            command.env("LD_LIBRARY_PATH", folder.path());
+        });
+        assert!(said.contains("\nrequest "), "{said}");
+        assert_eq!(record["seen_seconds_before_end"], 0.0);
+    }
 }
