@@ -88,7 +88,7 @@ impl<'a> Output<'a> {
     fn checked(html: &'a Option<PathBuf>, json: &'a Option<PathBuf>) -> Result<Self, Failure> {
         for file in [html, json].into_iter().flatten() {
             if !is_stdout(file) {
-                checked(file)?;
+                destination::check(file)?;
             }
         }
         Ok(Self { html, json })
@@ -97,7 +97,7 @@ impl<'a> Output<'a> {
     /// Writes the report to every requested destination.
     fn give<F: Figures>(&self, report: &Report<F>) -> Result<Ending, Failure> {
         if let Some(file) = self.html {
-            write(file, &output::html(report))?;
+            destination::save(file, &output::html(report))?;
         }
         let mut on_stdout = output::text(report, width());
         if let Some(file) = self.json {
@@ -111,7 +111,7 @@ impl<'a> Output<'a> {
                 on_stdout = json + "\n";
                 eprint!("{}", output::verdict(report));
             } else {
-                write(file, &(json + "\n"))?;
+                destination::save(file, &(json + "\n"))?;
             }
         }
         // A closed standard output is no failure: its reader has read enough.
@@ -161,16 +161,6 @@ fn numbers(words: &[String]) -> Result<Vec<u8>, Failure> {
 
 fn is_stdout(file: &Path) -> bool {
     file.as_os_str() == "-"
-}
-
-/// Fails if the file cannot be written; leaves it as it is.
-fn checked(file: &Path) -> Result<(), Failure> {
-    destination::check(file).map_err(|error| destination::refused(file, &error))
-}
-
-fn write(file: &Path, text: &str) -> Result<(), Failure> {
-    let written = destination::write(file, text.as_bytes());
-    written.map_err(|error| destination::refused(file, &error))
 }
 
 /// Columns of the terminal, if standard output is a terminal.

@@ -119,7 +119,7 @@ pub fn run(options: &CompareOptions) -> Result<Ending, Failure> {
     opened(input)?;
     let json = options.json.as_ref();
     if let Some(file) = json.filter(|file| file.as_os_str() != "-") {
-        destination::check(file).map_err(|error| destination::refused(file, &error))?;
+        destination::check(file)?;
     }
     let folder = run::temporary_folder()?;
     let ours = environment::preloadable(&ours, Some(folder.path()))?;
@@ -356,8 +356,7 @@ fn written(file: &Path, text: &str) -> Result<(), Failure> {
     if file.as_os_str() == "-" {
         return Ok(());
     }
-    let written = destination::write(file, text.as_bytes());
-    written.map_err(|error| destination::refused(file, &error))
+    destination::save(file, text)
 }
 
 #[cfg(test)]

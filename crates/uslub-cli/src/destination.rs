@@ -150,13 +150,23 @@ pub fn write(path: &Path, content: &[u8]) -> io::Result<()> {
     Destination::open(path)?.replace(content)
 }
 
-/// Whether a file can be written; leaves it as it is.
+/// The same for the results of a measurement.
+///
+/// # Errors
+///
+/// If it cannot be written.
+pub fn save(path: &Path, text: &str) -> Result<(), Failure> {
+    write(path, text.as_bytes()).map_err(|error| refused(path, &error))
+}
+
+/// Whether a file can be written, before a measurement; leaves it as it is.
 ///
 /// # Errors
 ///
 /// If it cannot.
-pub fn check(path: &Path) -> io::Result<()> {
-    Destination::open(path).map(drop)
+pub fn check(path: &Path) -> Result<(), Failure> {
+    let opened = Destination::open(path).map(drop);
+    opened.map_err(|error| refused(path, &error))
 }
 
 /// Opens the input of a program.
@@ -185,7 +195,7 @@ pub fn kind(path: &Path) -> Option<&'static str> {
 }
 
 /// The failure if a file cannot be written.
-pub fn refused(path: &Path, error: &io::Error) -> Failure {
+fn refused(path: &Path, error: &io::Error) -> Failure {
     Failure::ours(
         format!("{} cannot be written: {error}", path.display()),
         "name a file in a folder that you may write to",

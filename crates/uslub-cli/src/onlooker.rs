@@ -9,6 +9,7 @@
 //! look stops nothing, and all looks together take at most a 200th of the time. `run` starts the
 //! onlooker; `summary` and `record` tell what it saw.
 
+use crate::inspect::target::Target;
 use crate::report::Report;
 use crate::wire::{CacheRow, Process};
 use nix::unistd::Pid;
@@ -18,7 +19,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use uslub_inspect::snapshot::Row;
-use uslub_inspect::{Depth, Heap, Process as Memory, Snapshot, root};
+use uslub_inspect::{Heap, Process as Memory, Snapshot};
 
 /// Age of the program at the first look.
 const FIRST: Duration = Duration::from_millis(100);
@@ -268,15 +269,12 @@ impl Watched {
 
 /// Looks at all allocators of a process; `None` if it cannot be read.
 fn look(pid: i32) -> Option<Vec<Allocator>> {
-    let memory = Memory::open(pid).ok()?;
-    let mut seen = Vec::new();
-    for root in root::find(&memory).ok()? {
-        // One that is not set up yet has no caches.
-        if let Ok(mut heap) = Heap::open(&memory, root) {
-            let snapshot = heap.look(Depth::Full).ok()?;
-            seen.push(Allocator::new(&heap, &snapshot));
-        }
-    }
+    let target = Target::Process(Memory::open(pid).ok()?);
+    let looks = target.looks().ok()?;
+    let seen = looks
+        .iter()
+        .map(|(heap, snapshot)| Allocator::new(heap, snapshot));
+    let seen = seen.collect();
     // What ends during a look is seen in part.
     Memory::open(pid).is_ok().then_some(seen)
 }

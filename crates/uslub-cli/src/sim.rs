@@ -30,11 +30,13 @@ pub struct SimOptions {
     pub cpus: Vec<usize>,
 
     /// Numbers of memory nodes, 1 to 16
-    #[arg(long, value_name = "N,N…", value_delimiter = ',', default_value = "1", value_parser = whole(1_usize, 16))]
+    #[arg(long, value_name = "N,N…", value_delimiter = ',', default_value = "1",
+        value_parser = whole(1_usize, 16))]
     pub nodes: Vec<usize>,
 
     /// Nodes that have memory; default: all
-    #[arg(long, value_name = "NODE,NODE…", value_delimiter = ',', value_parser = whole_from(0_usize))]
+    #[arg(long, value_name = "NODE,NODE…", value_delimiter = ',',
+        value_parser = whole_from(0_usize))]
     pub memory_nodes: Vec<usize>,
 
     /// CPUs that share a last-level cache
@@ -127,7 +129,7 @@ pub fn run(options: &SimOptions) -> Result<Ending, Failure> {
     sweep.experiments().map_err(wrong)?;
     for file in [&options.html, &options.json].into_iter().flatten() {
         if !is_stdout(file) {
-            checked(file)?;
+            destination::check(file)?;
         }
     }
     let bar = progress();
@@ -143,7 +145,7 @@ pub fn run(options: &SimOptions) -> Result<Ending, Failure> {
     bar.finish_and_clear();
     let report = report.map_err(failed)?;
     if let Some(file) = &options.html {
-        write(file, &uslub_lab::html(&report))?;
+        destination::save(file, &uslub_lab::html(&report))?;
     }
     let mut text = uslub_lab::table(&report);
     if let Some(file) = &options.json {
@@ -151,7 +153,7 @@ pub fn run(options: &SimOptions) -> Result<Ending, Failure> {
         if is_stdout(file) {
             text = json;
         } else {
-            write(file, &json)?;
+            destination::save(file, &json)?;
         }
     }
     print(&text);
@@ -252,7 +254,7 @@ fn calibrate(options: &SimOptions) -> Result<Ending, Failure> {
         if is_stdout(file) {
             text = json + "\n";
         } else {
-            write(file, &(json + "\n"))?;
+            destination::save(file, &(json + "\n"))?;
         }
     }
     print(&text);
@@ -288,14 +290,4 @@ fn read(file: &Path) -> Result<String, Failure> {
             "name a text file that you may read",
         )
     })
-}
-
-/// Fails if the file cannot be written; leaves it as it is.
-fn checked(file: &Path) -> Result<(), Failure> {
-    destination::check(file).map_err(|error| destination::refused(file, &error))
-}
-
-fn write(file: &Path, text: &str) -> Result<(), Failure> {
-    let written = destination::write(file, text.as_bytes());
-    written.map_err(|error| destination::refused(file, &error))
 }

@@ -126,13 +126,7 @@ impl Source {
             let named = self.named(line, names);
             let lines = named.unwrap_or_else(|| vec![line.to_owned()]);
             for line in lines {
-                text.extend(line.chars().map(|c| {
-                    if uslub_inspect::root::steers(c) {
-                        '?'
-                    } else {
-                        c
-                    }
-                }));
+                text.push_str(&line.replace(uslub_inspect::root::steers, "?"));
                 text.push('\n');
             }
         }

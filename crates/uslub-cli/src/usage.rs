@@ -130,23 +130,7 @@ fn with_suggestion(message: String, error: &clap::Error, kind: ContextKind) -> S
 fn is_similar(word: &str, meant: &str) -> bool {
     let letters = meant.trim_start_matches('-').chars().count();
     let is_begun = word.len() > 2 && meant.starts_with(word);
-    is_begun || differing(word, meant) <= (letters / 2).clamp(1, 2)
-}
-
-/// Letters to insert, drop or replace in one word to get the other (Levenshtein).
-fn differing(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut corner = std::mem::replace(&mut row[0], i + 1);
-        for (j, &y) in b.iter().enumerate() {
-            let above = row[j + 1];
-            let replaced = corner + usize::from(x != y);
-            row[j + 1] = replaced.min(above + 1).min(row[j] + 1);
-            corner = above;
-        }
-    }
-    row[b.len()]
+    is_begun || strsim::levenshtein(word, meant) <= (letters / 2).clamp(1, 2)
 }
 
 /// Long names of all options of `command`.
@@ -198,7 +182,6 @@ mod tests {
         );
         let f = failure(&["nope"]);
         assert!(!f.message.contains("did you mean"), "{}", f.message);
-        assert_eq!(differing("sedes", "seeds"), 2);
         let f = failure(&["bench", "sedes"]);
         assert!(
             f.message
@@ -249,6 +232,7 @@ mod tests {
         let f = failure(&["bench", "seeds", "--html"]);
         assert_eq!(f.hint, "see 'uslub bench seeds --help'");
     }
+
     #[test]
     fn a_wrong_number_and_a_word_too_many_are_named() {
         let limit = "for '--limit <N>': it must be a whole number, 0 or more";

@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use support::{compile, text, uslub_command};
 
-/// Keeps 5,000 requests; destroys another cache, without an argument after looks had time to see it.
+/// Keeps 5,000 requests, and destroys another cache; without an argument it gives looks the time to
+/// see that before.
 const OWN: &str = r#"
 #include <stdlib.h>
 #include <unistd.h>

@@ -203,9 +203,9 @@ impl Heap<'_> {
         cache.node_records.len()
     }
 
-    /// Calls `visit` with the object's address and the state of each slot of a cache, until it
-    /// returns false.
-    pub fn for_each_slot(&self, cache: &Cache, mut visit: impl FnMut(u64, State) -> bool) {
+    /// Calls `each` with the object's address and the state of each slot of a cache, until it returns
+    /// false.
+    pub fn for_each_slot(&self, cache: &Cache, mut each: impl FnMut(u64, State) -> bool) {
         let cached = self.cached_objects(cache);
         let mut goes_on = true;
         self.walk(std::slice::from_ref(cache), |span| {
@@ -220,7 +220,7 @@ impl Heap<'_> {
                 let at = cache.object_at(self.address(slab.page), slot);
                 let state = free.get(&slot).copied();
                 let state = state.or_else(|| cached.state(at)).unwrap_or(State::Live);
-                goes_on = goes_on && visit(at, state);
+                goes_on = goes_on && each(at, state);
             }
         });
     }

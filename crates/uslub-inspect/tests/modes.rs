@@ -22,6 +22,12 @@ fn slot(heap: &Heap<'_>, at: u64) -> Slot {
 /// Bytes of the objects of debugged caches.
 const BYTES: u64 = 700;
 
+/// Every other object from the second on, and every other from the first on.
+fn halves(objects: &[u64]) -> (Vec<u64>, Vec<u64>) {
+    let from = |first: usize| objects.iter().skip(first).step_by(2).copied().collect();
+    (from(1), from(0))
+}
+
 /// Ten live objects and ten freed ones of a new debugged cache.
 fn debugged(world: &World, debug: DebugFlags) -> (Vec<u64>, Vec<u64>) {
     let args = CacheArgs {
@@ -34,15 +40,7 @@ fn debugged(world: &World, debug: DebugFlags) -> (Vec<u64>, Vec<u64>) {
         .map(|_| world.slub.alloc(cache, Gfp::KERNEL) as u64)
         .collect();
     assert!(!objects.contains(&0));
-    let even = |n: usize| {
-        objects
-            .iter()
-            .skip(n)
-            .step_by(2)
-            .copied()
-            .collect::<Vec<_>>()
-    };
-    let (mut live, freed) = (even(1), even(0));
+    let (mut live, freed) = halves(&objects);
     for &object in &freed {
         // SAFETY: live until now, of this cache.
         unsafe { world.slub.free(cache, object as *mut u8) };
@@ -140,15 +138,7 @@ fn hardened(bytes: usize) -> (World, Vec<u64>, Vec<u64>) {
         .map(|_| world.slub.hard_alloc(bytes, 1, Gfp::KERNEL) as u64)
         .collect();
     assert!(!objects.contains(&0));
-    let even = |n: usize| {
-        objects
-            .iter()
-            .skip(n)
-            .step_by(2)
-            .copied()
-            .collect::<Vec<_>>()
-    };
-    let (live, freed) = (even(1), even(0));
+    let (live, freed) = halves(&objects);
     for &object in &freed {
         // SAFETY: live until now.
         unsafe { world.slub.hard_free(object as *mut u8) };

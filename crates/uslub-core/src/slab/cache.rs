@@ -115,6 +115,7 @@ impl<P: Platform> SlabCache<P> {
             peak_slabs,
         ]
     );
+
     /// The parts of a debugged slot that a reader needs.
     pub(crate) const DEBUG_ROWS: &'static [Row] = &[
         Row::new("SlabCache.debug_left", offset_of!(Self, layout.left), 4),
