@@ -4,6 +4,7 @@
  */
 #include <uslub/slab.h>
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -47,6 +48,7 @@ static void sizes(void)
 {
     size_t bytes = 20;
     char *p = kmalloc_array(10, 2, GFP_KERNEL);
+    int nowhere = open("/dev/null", O_WRONLY);
 
     for (int i = 0; i < 200; i++) {
         memset(p, i, bytes);
@@ -54,6 +56,7 @@ static void sizes(void)
         p = krealloc(p, bytes, GFP_KERNEL);
         if (!p || ksize(p) < bytes)
             puts("too small");
+        uslub_dump_object(p, nowhere);
     }
     kfree_sensitive(p);
 }

@@ -18,7 +18,7 @@ use crate::cache::allocator::Allocator;
 use crate::debug::DebugFlags;
 use crate::debug::options::SlabDebug;
 use crate::gfp::Gfp;
-use crate::platform::{PAGE_SIZE, Platform};
+use crate::platform::{PAGE_SIZE, Platform, Watch};
 use crate::policy::RECLAIM_TRIES;
 use crate::slab::debug::depot::STACK_MAX;
 use crate::slab::debug::track::Which;
@@ -382,6 +382,7 @@ impl<P: Platform> Allocator<P> {
         let (name, left, size) = (cache.name(), cache.layout.left, cache.object_size());
         let _ = write!(out, " slab {name} start {object:p} data offset {left}");
         let _ = write!(out, " pointer offset {offset} size {size}");
+        self.watch(cache, Watch::Enter);
         for (which, verb) in [
             (Which::Alloc, " allocated at"),
             (Which::Free, " Free path:"),
@@ -391,6 +392,7 @@ impl<P: Platform> Allocator<P> {
                 let _ = self.write_stack(track.stack, "    ", out);
             }
         }
+        self.watch(cache, Watch::Leave);
         let _ = out.write_str("\n");
         true
     }
