@@ -203,8 +203,8 @@ impl Heap<'_> {
         cache.node_records.len()
     }
 
-    /// Calls `each` with the object's address and the state of each slot of a cache, until it returns
-    /// false.
+    /// Calls `each` with the object's address and the state of each slot of a cache, until it
+    /// returns false.
     pub fn for_each_slot(&self, cache: &Cache, mut each: impl FnMut(u64, State) -> bool) {
         let cached = self.cached_objects(cache);
         let mut goes_on = true;
